@@ -18,6 +18,7 @@ from millpond.node.jobs.history import HistoryEntry
 from millpond.node.jobs.job import Job
 from millpond.node.jobs.limits import Limits, QueueState, RateLimit
 from millpond.node.jobs.queue import Queue
+from millpond.node.jobs.records import JobProgress
 from millpond.node.jobs.requests import JobInfo, JobState, QueueCounts
 from millpond.node.jobs.schedules import ScheduleInfo, Timing
 from millpond.node.jobs.task import Backoff, Task, task
@@ -37,6 +38,7 @@ __all__ = [
     "JobCancelled",
     "JobFailed",
     "JobInfo",
+    "JobProgress",
     "JobState",
     "LeaseExpired",
     "Limits",

@@ -11,6 +11,7 @@ import msgspec
 
 from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.clock_jump import ClockJump
+from millpond.actors.jobs.results import JobResults
 from millpond.actors.jobs.schedules import Schedules
 from millpond.actors.messages import CellMessage, Durability, Mode
 from millpond.actors.queue_settings import QueueTable
@@ -38,6 +39,7 @@ from millpond.actors.streams.names import (
     TOPICS,
     basin_stream_of,
     qualified_name_of,
+    results_channel_of,
     staged_part_of,
     state_of,
     stream_cell,
@@ -63,7 +65,7 @@ WAKE_EVERY_S = 0.002
 """Channels with something to do at the start are woken one after the other."""
 
 
-ReservedBehaviour = Stream | CatalogCell | StateCell | Subscription | Schedules
+ReservedBehaviour = Stream | CatalogCell | StateCell | Subscription | Schedules | JobResults
 
 
 class StreamCells:
@@ -124,6 +126,9 @@ class StreamCells:
             return CatalogCell(ChannelCatalog(snapshot, self._channels, self._queues))
         if cell == SCHEDULES:
             return Schedules(snapshot, encode_scheduled)
+        channel = results_channel_of(cell)
+        if channel is not None:
+            return JobResults(channel, snapshot)
         subscription = subscription_of(cell)
         if subscription is not None:
             return self.subscriptions.spawn(subscription, snapshot, self.directory)
@@ -182,6 +187,9 @@ class StreamCells:
             elif subscription_of(cell) is not None:
                 self.subscriptions.index.cells.add(cell)
                 yield cell, 0.0  # records may have come that it was not told of
+            elif results_channel_of(cell) is not None:
+                yield cell, after_s  # its records may be over
+                after_s += ADOPT_EVERY_S
             elif self._register(cell):
                 yield cell, after_s
                 after_s += ADOPT_EVERY_S

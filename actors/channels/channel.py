@@ -34,6 +34,7 @@ from millpond.actors.channels.subscribers import NO_SUBSCRIBERS, NumberedIdentit
 from millpond.actors.channels.tee import Tee
 from millpond.actors.errors import Code
 from millpond.actors.jobs.attributes import JobAttributes
+from millpond.actors.jobs.messages import ForgetRecords
 from millpond.actors.jobs.requests import JobTotals, answer_job_request, job_totals
 from millpond.actors.messages import (
     Ack,
@@ -91,7 +92,7 @@ from millpond.actors.store.changes import (
     is_unawaited,
 )
 from millpond.actors.store.subscribers import SubscriberTable
-from millpond.actors.streams.names import CHANNELS, SCHEDULES
+from millpond.actors.streams.names import CHANNELS, SCHEDULES, results_cell
 
 log = logging.getLogger(__name__)
 
@@ -577,6 +578,7 @@ class Channel:
         entry = CatalogChannel(self.name, None, reply, keeps_mode=not request.is_deletion)
         if request.is_deletion:
             # Its schedules go as well: they would make the channel again.
+            effects.posts += ((results_cell(self.name), ForgetRecords(0)),)
             effects.forwards += ((SCHEDULES, Batch(port, [ForgetSchedules(entry)])),)
         else:
             self._tell_catalog(port, entry, effects)

@@ -112,6 +112,30 @@ class PutJobs(JobRequest, frozen=True, gc=False):
     due: float = 0.0
 
 
+class FinishJob(JobRequest, frozen=True, gc=False):
+    """End a job that the client holds, once its result is stored. `data` are the worker's bytes,
+    kept for `keep_s` (0: only for the flow that the job is of). Answered by `JobDone`."""
+
+    id: int
+    data: bytes
+    keep_s: int
+
+
+class ReportProgress(JobRequest, frozen=True, gc=False):
+    """Store the progress of a job that the client holds. Answered by `JobDone`."""
+
+    id: int
+    data: bytes
+
+
+class GetResult(JobRequest, frozen=True, gc=False):
+    """The result of a job, or its progress. Answered by `RecordFound`, of a dead letter by
+    `JobFound`."""
+
+    id: int
+    bytes_max: int
+
+
 class ListJobs(JobRequest, frozen=True, gc=False):
     """Jobs above the id `after`, ascending, about `bytes_max` of them. Answered by `JobPage`."""
 
@@ -220,6 +244,37 @@ class ScheduleRequest(JobRequest, frozen=True, gc=False):
     request: PutSchedule | DeleteSchedule | PauseSchedule | RunSchedule | ListSchedules
 
 
+# Between a channel and its results.
+
+
+class StoreRecord(JobRequest, frozen=True, gc=False):
+    """Store the result (`is_final`) or the progress of a job. A result is answered by
+    `RecordStored` to the channel, progress by `JobDone` to the client."""
+
+    job: int
+    data: bytes
+    keep_s: int
+    is_final: bool
+
+
+class RecordStored(JobRequest, frozen=True, gc=False):
+    """The result of a job is stored: it leaves the queue. Answered by `JobDone`."""
+
+    job: int
+
+
+class FindRecord(JobRequest, frozen=True, gc=False):
+    """The record of a job, which is in this state; None: it is not in the queue."""
+
+    job: int
+    state: JobState | None
+    bytes_max: int
+
+
+class ForgetRecords(JobRequest, frozen=True, gc=False):
+    """The queue is deleted, and its results are. It has no answer."""
+
+
 # Replies.
 
 
@@ -255,6 +310,15 @@ class JobDone(JobReply, frozen=True, gc=False):
     """The request is done; `state` is the one that the job was in."""
 
     state: JobState
+
+
+class RecordFound(JobReply, frozen=True, gc=False):
+    """The record of a job: its result (`is_final`) or its progress; None: there is none. `state`
+    None: the job is not in the queue."""
+
+    state: JobState | None
+    data: bytes | None
+    is_final: bool
 
 
 class ScheduleDone(JobReply, frozen=True, gc=False):

@@ -33,6 +33,7 @@ from millpond.actors.jobs.dead_letters import (
     answer_dead_letter_request,
 )
 from millpond.actors.jobs.listing import JobView, with_all_data
+from millpond.actors.jobs.results import PROGRESS_KEEP_S, RECORD_BYTES_MAX
 from millpond.actors.messages import (
     Batch,
     DeadLettersRequeued,
@@ -44,11 +45,12 @@ from millpond.actors.messages import (
     NackReason,
     Port,
     Put,
+    Touch,
 )
 from millpond.actors.queue_settings import QueueShown, SetQueue, StoreQueueSettings
 from millpond.actors.runtime.cell import Effects
 from millpond.actors.store.changes import AttemptsSet, Origin, StoredMessage
-from millpond.actors.streams.names import CHANNELS, SCHEDULES
+from millpond.actors.streams.names import CHANNELS, SCHEDULES, results_cell
 
 DUE_S_MAX = 366 * 86_400
 """The furthest time ahead at which a job may be due, in seconds."""
@@ -59,6 +61,7 @@ class JobChannel(Protocol):
     """A channel, as far as its jobs are concerned."""
 
     name: bytes
+    acked: int
     settings: ChannelSettings
     context: ChannelContext
     buffer: Buffer
@@ -149,6 +152,14 @@ class _JobHandler:
                 return self._cancel(request)
             case m.RejectJob():
                 return self._reject(request)
+            case m.FinishJob():
+                return self._finish(request)
+            case m.ReportProgress():
+                return self._report(request)
+            case m.RecordStored():
+                return self._finished(request)
+            case m.GetResult():
+                self._result(request)
             case m.ListJobs():
                 return self._list(request)
             case m.GetJob():
@@ -271,7 +282,9 @@ class _JobHandler:
         if view.find(request.id) is None:
             return Failed(request, Code.NOT_FOUND)
         state = view.state(request.id)
-        self._channel.remove(request.id, self._effects)
+        self._remove_held(request.id)
+        cancelled = m.StoreRecord(0, request.id, b"", PROGRESS_KEEP_S, is_final=True)
+        self._effects.posts += ((results_cell(self._channel.name), cancelled),)
         return m.JobDone(request.number, state)
 
     def _reject(self, request: m.RejectJob) -> JobReply | Failed:
@@ -287,6 +300,59 @@ class _JobHandler:
         reason = request.reason or NackReason.REJECT.value
         channel.give_up(request.id, reason, now, self._effects)
         return m.JobDone(request.number, m.JobState.LEASED)
+
+    # Results.
+
+    def _finish(self, request: m.FinishJob) -> Failed | None:
+        """Have the result stored; `_finished` removes the job behind that, and replies."""
+        refusal = self._record_refusal(request, request.id, request.data)
+        if refusal is None:
+            final = m.StoreRecord(
+                request.number, request.id, request.data, request.keep_s, is_final=True
+            )
+            self._to_results(final)
+        return refusal
+
+    def _report(self, request: m.ReportProgress) -> Failed | None:
+        refusal = self._record_refusal(request, request.id, request.data)
+        if refusal is None:
+            keep_s = PROGRESS_KEEP_S
+            record = m.StoreRecord(request.number, request.id, request.data, keep_s, is_final=False)
+            self._to_results(record)
+        return refusal
+
+    def _record_refusal(self, request: JobRequest, job: int, data: bytes) -> Failed | None:
+        consumer = self._channel.delivery.consumers.get(self._port)
+        if consumer is None or job not in consumer.leases:
+            return Failed(request, Code.LEASE_LOST)
+        if len(data) > RECORD_BYTES_MAX:
+            return Failed(request, Code.DATA_TOO_LARGE)
+        return None
+
+    def _finished(self, request: m.RecordStored) -> JobReply:
+        """The job has a result: it leaves, whoever holds it by now."""
+        channel, job = self._channel, request.job
+        if job in channel.buffer.rows:
+            channel.context.counters.acks += 1
+            channel.acked += 1
+            self._remove_held(job)
+        return m.JobDone(request.number, m.JobState.LEASED)
+
+    def _remove_held(self, job: int) -> None:
+        """Remove a job, and tell a worker that has it, and is not the client."""
+        holder = self._view().holder(job)
+        self._channel.remove(job, self._effects)
+        if holder is not None and holder.port is not self._port:
+            self._effects.port_replies.append((holder.port, Failed(Touch(job, 0), Code.LEASE_LOST)))
+
+    def _result(self, request: m.GetResult) -> None:
+        view = self._view()
+        state = None if view.find(request.id) is None else view.state(request.id)
+        self._to_results(m.FindRecord(request.number, request.id, state, request.bytes_max))
+
+    def _to_results(self, request: JobRequest) -> None:
+        cell = results_cell(self._channel.name)
+        self._effects.forwards += ((cell, Batch(self._port, [request])),)
 
     def _list(self, request: m.ListJobs) -> JobReply | None:
         if request.state is m.JobState.DEAD:

@@ -28,6 +28,8 @@ SCHEDULES = b"\0schedules"
 CHANNELS = b"\0channels"
 """The cell of the catalog of channels that were created."""
 
+_RESULTS = b"\0results\0"
+
 STAGE = b"\0stage\0"
 """Cells of parts of batches that are not published yet; whole names of cells are their names."""
 
@@ -45,6 +47,16 @@ def stream_cell(name: bytes) -> bytes:
 def stream_of(cell: bytes) -> bytes | None:
     """The stream's name, if the cell is a stream's."""
     return cell[len(_STREAM) :] if cell.startswith(_STREAM) else None
+
+
+def results_cell(channel: bytes) -> bytes:
+    """The cell of the results of a queue's jobs, and its partition."""
+    return _RESULTS + channel
+
+
+def results_channel_of(cell: bytes) -> bytes | None:
+    """The channel of the queue, if the cell has its results."""
+    return cell[len(_RESULTS) :] if cell.startswith(_RESULTS) else None
 
 
 def stream_path(name: bytes) -> str:

@@ -8,7 +8,7 @@ be done twice fail with OutcomeUnknown.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import msgspec
@@ -205,6 +205,8 @@ class InFlight:
         self._gets: dict[int, ReplyFuture[bytes]] = {}
         self._lists: deque[_List] = deque()
         self._touches: dict[int, deque[ReplyFuture[float]]] = {}
+        self.on_lease_lost: Callable[[int], None] | None = None
+        """Called with the id of a message whose lease the node ended."""
         self._operations: dict[int, _Operation] = {}
         self._pings: deque[_Ping] = deque()
         self._request_id = 0
@@ -328,9 +330,13 @@ class InFlight:
             pending.future.resolve(now - pending.sent_at)
 
     def refused(self, refused: Refused) -> None:
-        """A NACK fails the request it names; without correlation, the oldest of its type."""
+        """A NACK fails the request it names; without correlation, the oldest of its type. That of a
+        TOUCH that nobody sent tells that a lease has ended."""
         if (future := self._refused_future(refused)) is not None:
             future.fail(decode_refused(refused))
+        elif refused.packet_type == p.TOUCH and self.on_lease_lost is not None:
+            if (message_id := correlation_number(refused)) is not None:
+                self.on_lease_lost(message_id)
 
     def lost(self) -> None:
         """The connection ended: its leases are lost, and operations are not repeated."""

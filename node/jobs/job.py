@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from millpond.node.jobs.payload import Headers
+from millpond.node.jobs.records import flow_results
 from millpond.node.jobs.worker.subscription import LeasedJob
+
+NOTHING = object()
+"""A report of the log alone: it has no value for a producer that waits."""
 
 
 class Job:
@@ -21,6 +26,7 @@ class Job:
         "name",
         "payload",
         "queue",
+        "results",
         "state",
     )
 
@@ -37,6 +43,9 @@ class Job:
         self.payload: object = leased.content.payload
         self.queue = leased.subscription.queue
         self.headers: Headers = leased.content.headers
+        self.results: list[Any] = flow_results(leased.content.results or [])
+        """Of a job in a flow: the results of the jobs that it waited for, in their order; a
+        JobFailed in the place of one that failed and is ignored."""
         self.state = state
         """The value of the worker's lifespan: a pool of database connections, for example."""
         self._leased = leased
@@ -61,10 +70,19 @@ class Job:
         leased = self._leased
         return leased.is_lost or leased.is_given_up or leased.is_timed_out
 
-    def progress(self, value: object) -> None:
-        """Report progress to the producer that waits. Returns at once; any thread may call.
+    def progress(self, value: object, text: str = "") -> None:
+        """Report progress: a number or another small value, and a text (500 characters). Returns
+        at once; any thread may call.
 
-        Reports that come faster than they can be sent are dropped.
+        A producer that waits gets the values; those that come faster than they can be sent are
+        dropped. `Queue.progress` reads the latest value and text while the job runs. Raises
+        TypeError for a value that MessagePack cannot encode.
         """
-        if self._leased.content.reply_to is not None:
-            self._report(value)
+        self._leased.reporting().set(value, text)
+        self._report(value)
+
+    def log(self, line: str) -> None:
+        """Add a line to the log of the job, which `Queue.progress` reads while it runs: the last
+        100 lines of this attempt, of 500 characters each. Any thread may call."""
+        self._leased.reporting().log(line)
+        self._report(NOTHING)

@@ -56,6 +56,10 @@ class JobMessage(msgspec.Struct, frozen=True):
     priority: int = PRIORITY
     limit_key: bytes = b""
     start_by_ms: int = 0
+    keep_s: int | None = None
+    """How long the node keeps the result; None: as the task says."""
+    results: list[Any] | None = None
+    """Of a job in a flow: the records of the jobs that it waited for. None: it is in no flow."""
 
 
 class _Wire(msgspec.Struct, omit_defaults=True):
@@ -73,6 +77,8 @@ class _Wire(msgspec.Struct, omit_defaults=True):
     a: Annotated[int, msgspec.Meta(ge=1, le=ATTEMPTS_MAX)] | None = None
     h: Headers = {}
     e: Annotated[int, msgspec.Meta(ge=0)] = 0
+    k: Annotated[int, msgspec.Meta(ge=0, lt=2**32)] | None = None
+    f: list[Any] | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -126,6 +132,8 @@ def encode_job(body: JobMessage) -> bytes:
             body.attempts,
             body.headers,
             body.enqueued_ms,
+            body.keep_s,
+            body.results,
         )
     )
 
@@ -135,8 +143,9 @@ def encode_jobs(payloads: Iterable[object], body: JobMessage) -> list[bytes]:
     encode_job(msgspec.structs.replace(body, payload=None))
     name, attempts, headers, at = body.name, body.attempts, body.headers, body.enqueued_ms
     options, encode = (body.priority, body.limit_key, body.start_by_ms), _encoder.encode
+    keep_s = body.keep_s
     return [
-        encode(_Wire(1, *options, payload, name, None, 0, attempts, headers, at))
+        encode(_Wire(1, *options, payload, name, None, 0, attempts, headers, at, keep_s))
         for payload in payloads
     ]
 
@@ -165,7 +174,7 @@ def decode_job(data: bytes) -> JobMessage:
         return JobMessage(_foreign(data))
     reply_to = None if wire.q is None else ReplyTo(wire.q, wire.w)
     options = (wire.r, wire.l, wire.s)
-    return JobMessage(wire.p, wire.n, reply_to, wire.a, wire.h, wire.e, *options)
+    return JobMessage(wire.p, wire.n, reply_to, wire.a, wire.h, wire.e, *options, wire.k, wire.f)
 
 
 class JobUpdate(msgspec.Struct, frozen=True):

@@ -35,7 +35,7 @@ from millpond.node.environment import current_environment
 from millpond.node.error_groups import single_errors
 from millpond.node.jobs.bulk import encoded, send
 from millpond.node.jobs.connector import ConnectionOptions, Connector
-from millpond.node.jobs.errors import seconds_of
+from millpond.node.jobs.errors import JobFailed, seconds_of
 from millpond.node.jobs.handle import Handle, PendingResult
 from millpond.node.jobs.history import HistoryEntry, entries_of, expiry_entry
 from millpond.node.jobs.limits import Limits, QueueState, queue_state
@@ -50,6 +50,7 @@ from millpond.node.jobs.payload import (
     encode_job,
     mailbox_name,
 )
+from millpond.node.jobs.records import FoundRecord, JobProgress, found_record, kept_seconds
 from millpond.node.jobs.requests import (
     PAGE,
     JobInfo,
@@ -76,6 +77,8 @@ UNIQUE_BYTES_MAX = 64
 DEAD_IDS_MAX = 1000
 MAILBOX_WINDOW = 256
 RETRY_S = 0.2
+FIRST_ASK_S, ASK_S_MAX = 0.02, 1.0
+"""Delays between two questions for a result."""
 
 Due = datetime | float
 
@@ -168,6 +171,7 @@ class Queue(Openable):
         limit_key: str | bytes = b"",
         start_within: float | None = None,
         wait: bool = False,
+        keep: int | None = None,
         retry_for: float = 0.0,
     ) -> Handle:
         """Put a job; it is kept when this returns, as durably as the node promises.
@@ -179,7 +183,8 @@ class Queue(Openable):
         `priority` from 0 to 9: higher ones start first. `limit_key`, up to 64 bytes: limits of keys
         hold for all jobs with this one. `start_within`: a job that has not started so many seconds
         after it is due is a dead letter with the reason `not started`. `wait`: the handle gets a
-        result. `retry_for` as in `Channel.put`.
+        result. `keep`: the node keeps the result for so many seconds, for `result` (None: as the
+        task says). `retry_for` as in `Channel.put`.
         """
         unique_key = unique.encode() if isinstance(unique, str) else unique
         if unique_key is not None and not 0 < len(unique_key) <= UNIQUE_BYTES_MAX:
@@ -199,6 +204,7 @@ class Queue(Openable):
             priority,
             limit_key.encode() if isinstance(limit_key, str) else limit_key,
             self._start_by_ms(due, start_within),
+            None if keep is None else kept_seconds(keep),
         )
 
         async def put(body: JobMessage) -> Handle:
@@ -238,6 +244,7 @@ class Queue(Openable):
         priority: int = PRIORITY,
         limit_key: str | bytes = b"",
         start_within: float | None = None,
+        keep: int | None = None,
         retry_for: float = 0.0,
     ) -> list[int]:
         """Put a job for each payload, all or none of them, and give their ids in this order.
@@ -257,6 +264,7 @@ class Queue(Openable):
             priority,
             limit_key.encode() if isinstance(limit_key, str) else limit_key,
             self._start_by_ms(due, start_within),
+            None if keep is None else kept_seconds(keep),
         )
         if hook.active is None:
             jobs = encoded(payloads, body)
@@ -306,6 +314,40 @@ class Queue(Openable):
     async def show(self, job: int) -> JobInfo:
         """One job with all its data. Raises NotFound."""
         return job_info(await ask(self.channel, Operation.SHOW, id=job))
+
+    async def result(self, job: int, timeout: float | None = None) -> object:  # noqa: ASYNC109
+        """The result of a job that keeps it (`keep` of the task or the put), once there is one; any
+        client with the right `get` may ask.
+
+        Raises JobFailed (a dead letter; with the reason `gone` where the job is not in the queue
+        and no result of it is kept), JobCancelled, and TimeoutError after `timeout` seconds.
+        """
+        delay_s = FIRST_ASK_S
+        with anyio.fail_after(timeout):
+            while True:
+                with suppress(LookupError):
+                    return (await self._record(job)).result()
+                await anyio.sleep(delay_s)
+                delay_s = min(1.5 * delay_s, ASK_S_MAX)
+
+    async def progress(self, job: int) -> JobProgress:
+        """The progress of a job and the lines that it logged: of one that runs the latest, half a
+        second old at most, of one that ended the last. Raises NotFound."""
+        try:
+            return (await self._record(job)).progress
+        except JobFailed as error:
+            raise NotFound(str(error)) from error
+
+    async def _record(self, job: int) -> FoundRecord:
+        """Raises JobFailed for a job that is gone."""
+        for delay_s in (0.05, 0.5, None):
+            try:
+                return found_record(await ask(self.channel, Operation.RESULT, id=job))
+            except NotFound:
+                # Perhaps it is on its way to the dead letters.
+                if delay_s is not None:
+                    await anyio.sleep(delay_s)
+        raise JobFailed("gone", "it is not in the queue, and no result of it is kept")
 
     async def history(self, job: int) -> AsyncIterator[HistoryEntry]:
         """The history of a job, oldest entry first. Needs the right to administer the node."""

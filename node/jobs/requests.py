@@ -35,6 +35,9 @@ class Operation(IntEnum):
     SHOW_QUEUE = 20
     SET_QUEUE = 21
     PUT_MANY = 32
+    FINISH = 33
+    PROGRESS = 34
+    RESULT = 35
 
 
 class JobInfo(msgspec.Struct, frozen=True):

@@ -21,6 +21,7 @@ from millpond.node.jobs.limits import Limits, QueueState
 from millpond.node.jobs.payload import Headers
 from millpond.node.jobs.queue import Due
 from millpond.node.jobs.queue import Queue as AsyncQueue
+from millpond.node.jobs.records import JobProgress
 from millpond.node.jobs.requests import JobInfo, JobState, QueueCounts
 from millpond.node.jobs.schedules import Missed, ScheduleInfo, When
 
@@ -104,6 +105,7 @@ class Queue(BlockingContext[AsyncQueue]):
         limit_key: str | bytes = b"",
         start_within: float | None = None,
         wait: bool = False,
+        keep: int | None = None,
         retry_for: float = 0.0,
     ) -> Handle:
         """Put a job; it is kept when this returns, as durably as the node promises.
@@ -115,7 +117,8 @@ class Queue(BlockingContext[AsyncQueue]):
         `priority` from 0 to 9: higher ones start first. `limit_key`, up to 64 bytes: limits of keys
         hold for all jobs with this one. `start_within`: a job that has not started so many seconds
         after it is due is a dead letter with the reason `not started`. `wait`: the handle gets a
-        result. `retry_for` as in `Channel.put`.
+        result. `keep`: the node keeps the result for so many seconds, for `result` (None: as the
+        task says). `retry_for` as in `Channel.put`.
         """
         return Handle(
             self._await(
@@ -131,6 +134,7 @@ class Queue(BlockingContext[AsyncQueue]):
                 limit_key=limit_key,
                 start_within=start_within,
                 wait=wait,
+                keep=keep,
                 retry_for=retry_for,
             ),
             self._portal,
@@ -148,6 +152,7 @@ class Queue(BlockingContext[AsyncQueue]):
         priority: int = PRIORITY,
         limit_key: str | bytes = b"",
         start_within: float | None = None,
+        keep: int | None = None,
         retry_for: float = 0.0,
     ) -> list[int]:
         """Put a job for each payload, all or none of them, and give their ids in this order.
@@ -167,6 +172,7 @@ class Queue(BlockingContext[AsyncQueue]):
             priority=priority,
             limit_key=limit_key,
             start_within=start_within,
+            keep=keep,
             retry_for=retry_for,
         )
 
@@ -177,6 +183,21 @@ class Queue(BlockingContext[AsyncQueue]):
     def show(self, job: int) -> JobInfo:
         """One job with all its data. Raises NotFound."""
         return self._await(self._async.show, job)
+
+    def result(self, job: int, timeout: float | None = None) -> object:
+        """The result of a job that keeps it (`keep` of the task or the put), once there is one; any
+        client with the right `get` may ask.
+
+        Raises JobFailed (a dead letter; with the reason `gone` where the job is not in the queue
+        and no result of it is kept), JobCancelled, and TimeoutError after `timeout` seconds.
+        """
+        return self._await(self._async.result, job, timeout)
+
+    def progress(self, job: int) -> JobProgress:
+        """The progress of a job and the lines that it logged: of one that runs the latest, half a
+        second old at most, of one that ended the last. Raises NotFound.
+        """
+        return self._await(self._async.progress, job)
 
     def history(self, job: int) -> Iterator[HistoryEntry]:
         """The history of a job, oldest entry first. Needs the right to administer the node."""

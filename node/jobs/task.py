@@ -26,6 +26,7 @@ import msgspec
 from millpond.node.jobs.errors import PayloadRefused, Retry, seconds_of
 from millpond.node.jobs.limits import Limits
 from millpond.node.jobs.payload import ATTEMPTS_MAX, JobMessage
+from millpond.node.jobs.records import kept_seconds
 from millpond.node.jobs.schedules import Missed, Timing, When
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class PutOptions(TypedDict, total=False):
     limit_key: str | bytes
     start_within: float | None
     wait: bool
+    keep: int | None
     retry_for: float
 
 
@@ -101,6 +103,7 @@ class Task(Generic[P_contra, R_co]):
         backoff: Backoff | None = None,
         lease: float = LEASE_S,
         timeout: float | None = None,
+        keep: int = 0,
         any_name: bool = False,
         schedule: When | None = None,
         tz: str = "UTC",
@@ -120,6 +123,7 @@ class Task(Generic[P_contra, R_co]):
             raise ValueError(f"a time-out has more than 0 seconds, and an end, not {timeout}")
         self.lease_s = lease
         self.timeout_s = timeout
+        self.keep_s = kept_seconds(keep)
         self.takes_any_name = any_name
         self.timing = None if schedule is None else Timing(schedule, tz, missed)
         self.limits = limits
@@ -227,6 +231,7 @@ def task(
     backoff: Backoff | None = None,
     lease: float = LEASE_S,
     timeout: float | None = None,
+    keep: int = 0,
     schedule: When | None = None,
     tz: str = "UTC",
     missed: Missed = "one",
@@ -238,7 +243,8 @@ def task(
     converted (msgspec), and a job whose payload does not fit is rejected. `name` names the task in
     its jobs, by default as the function is called. `attempts` before the job is a dead letter;
     `lease`, in seconds, is renewed after each third of it. `timeout`: an attempt has so many
-    seconds; then its handler is cancelled, the attempt counts, and the job is tried again.
+    seconds; then its handler is cancelled, the attempt counts, and the job is tried again. `keep`:
+    the node keeps the result for so many seconds, for `Queue.result` (0: it does not).
 
     `schedule`: a worker has the node put a job without payload at each moment of this cron
     expression, read in the time zone `tz`, or interval; the schedule has the name of the task.
@@ -256,6 +262,7 @@ def task(
             backoff=backoff,
             lease=lease,
             timeout=timeout,
+            keep=keep,
             schedule=schedule,
             tz=tz,
             missed=missed,

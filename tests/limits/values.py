@@ -13,7 +13,7 @@ from millpond.actors.channels import context as channel_context
 from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.jobs import dead_letters as dead_jobs
 from millpond.actors.jobs import options as job_options
-from millpond.actors.jobs import recurrence, schedules
+from millpond.actors.jobs import recurrence, results, schedules
 from millpond.actors.jobs import requests as jobs
 from millpond.actors.runtime import scheduler
 from millpond.actors.runtime.scheduler import SchedulerSettings
@@ -212,6 +212,11 @@ CHANNELS: dict[str, Numbers] = {
         bulk_puts.BYTES_MAX,
         bulk_puts.OPEN_MAX,
     ),
+    "results and progress of a queue's jobs: records; bytes together": (
+        results.COUNT_MAX,
+        results.BYTES_MAX,
+    ),
+    "one result or progress: bytes; time": (results.RECORD_BYTES_MAX, results.KEEP_S_MAX),
     "a list of jobs": (job_bodies.PAGE_MAX, job_requests.PAGE_BYTES_MAX),
     "dead jobs retried or purged by one request": (dead_jobs.COUNT_MAX, dead_jobs.BYTES_MAX),
     "queues of a node with settings (a pause, limits)": (created_channels.QUEUES_MAX,),

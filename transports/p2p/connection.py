@@ -1028,7 +1028,11 @@ class P2PConnection(Port):
 
     def _send_failure(self, failed: Failed) -> None:
         match failed.request:
-            case Put() | Get() | List() | Touch():
+            case Touch():
+                # Without a TOUCH it tells a worker that its lease has ended.
+                if self._admission is not None and p.TOUCH in self._admission.extensions:
+                    self._enqueue(encode_failed(failed))
+            case Put() | Get() | List():
                 self._enqueue(encode_failed(failed))
             case Attach() if self._owes_ready:
                 has_no_disk = failed.code is Code.STORAGE_FAILED

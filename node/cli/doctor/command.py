@@ -24,6 +24,7 @@ from millpond.actors.streams.names import (
     TOKENS,
     TOPICS,
     basin_cell,
+    results_cell,
     stream_cell,
     subscription_cell,
 )
@@ -143,6 +144,13 @@ def add_parser(subparsers: Any) -> None:
         help="repair the catalog of schedules of job queues",
     )
     which.add_argument(
+        "--repair-results",
+        metavar="CHANNEL",
+        dest="repair",
+        type=_results,
+        help="repair the results of a queue's jobs (its channel is jobs/QUEUE)",
+    )
+    which.add_argument(
         "--repair-subscription",
         metavar="ID",
         dest="repair",
@@ -180,6 +188,10 @@ def _basin_stream(text: str) -> bytes:
     if not basin or not colon:
         raise argparse.ArgumentTypeError("expected BASIN:STREAM")
     return basin_cell(basin, name)
+
+
+def _results(text: str) -> bytes:
+    return results_cell(os.fsencode(text))
 
 
 def _subscription(text: str) -> bytes:

@@ -32,6 +32,7 @@ from millpond.actors.streams.names import (
     TOPICS,
     basin_stream_of,
     qualified_name_of,
+    results_channel_of,
     staged_part_of,
     stream_of,
     subscription_of,
@@ -395,6 +396,8 @@ def describe_partition(name: bytes) -> str:
         staged_part_of(name),
         subscription_of(name),
     )
+    if (channel := results_channel_of(name)) is not None:
+        return f"the results of the jobs of {os.fsdecode(channel)!r}"
     if subscription is not None:
         return f"the subscription {os.fsdecode(subscription)!r}"
     if part is not None:
@@ -409,6 +412,8 @@ def partition_name(name: bytes) -> str:
     stream = qualified_name_of(name)
     if name in CATALOGS:
         return CATALOGS[name]
+    if (channel := results_channel_of(name)) is not None:
+        return os.fsdecode(channel)
     if (subscription := subscription_of(name)) is not None:
         return os.fsdecode(subscription)
     return os.fsdecode(name if stream is None else stream)
@@ -426,6 +431,8 @@ def repair_command(folder: Path, name: bytes) -> str:
         words = [f"--repair-{partition_name(name)}"]
     elif subscription_of(name) is not None:
         words = ["--repair-subscription", partition_name(name)]
+    elif results_channel_of(name) is not None:
+        words = ["--repair-results", partition_name(name)]
     elif basin_stream_of(name) is not None:
         words = ["--repair-s2-stream", partition_name(name)]
     elif stream is None:

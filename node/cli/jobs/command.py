@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from millpond.actors.errors import NotAllowed, NotNegotiated
+from millpond.actors.errors import NotAllowed, NotFound, NotNegotiated, RequestError
 from millpond.node.cli.connection import run_in_loop
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.jobs import put as jobs_put
@@ -22,11 +22,18 @@ from millpond.node.cli.jobs.options import (
     summary,
 )
 from millpond.node.cli.jobs.queues import add_queues
+from millpond.node.cli.jobs.result import (
+    RESULT_EPILOG,
+    add_options,
+    progress_fields,
+    show_result,
+)
 from millpond.node.cli.jobs.schedule import add_schedule
 from millpond.node.cli.options.node import add_node_options, add_timeout, message_id, positive
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.cli.parser import Parser, action, add_alias
 from millpond.node.cli.removal import add_yes, plural, run_removal, say_removed
+from millpond.node.jobs.errors import JobCancelled, JobFailed
 from millpond.node.jobs.history import HistoryEntry, expiry_entry
 from millpond.node.jobs.queue import Queue
 from millpond.node.jobs.requests import JobInfo, JobState
@@ -67,7 +74,7 @@ example:
   millpond jobs rm mail ID               remove a job, even a leased one
   millpond jobs rm mail ID --yes         do not ask, on a terminal
 
-A running async handler is cancelled at the next renewal of its lease, within a third of the lease.
+A running async handler is cancelled at once; one in a thread finds `job.cancelled` true.
 """
 DEAD_EPILOG = """\
 examples:
@@ -118,6 +125,9 @@ def add_parser(subparsers: Any) -> None:
     _add(actions, "resume", "Give workers jobs again.", PAUSE_EPILOG, resume)
     _add(actions, "counts", "Count jobs by state.", COUNTS_EPILOG, _counts)
     _add_ids(_add(actions, "show", "Show a job.", SHOW_EPILOG, _show), nargs=None)
+    result = _add(actions, "result", "Print the result of a job.", RESULT_EPILOG, show_result)
+    _add_ids(result, nargs=None)
+    add_options(result)
     _add_ids(_add(actions, "retry", "Run waiting jobs now.", RETRY_EPILOG, _retry))
     rm = _add(actions, "rm", "Remove jobs, also running ones.", CANCEL_EPILOG, _cancel)
     _add_ids(rm)
@@ -237,8 +247,12 @@ async def _pause(args: argparse.Namespace, queue: Queue, *, is_paused: bool) -> 
 
 
 async def _show(args: argparse.Namespace, queue: Queue) -> None:
-    row = await queue.show(args.ids)
-    fields = row_fields(row) | body_fields(row)
+    try:
+        row = await queue.show(args.ids)
+    except NotFound:
+        await _show_ended(args, queue)
+        return
+    fields = row_fields(row) | body_fields(row) | await _progress(args, queue)
     history = [each async for each in _history(queue, row.origin or row.id)]
     if (last := expiry_entry(row)) is not None and last not in history:
         history.append(last)
@@ -251,6 +265,31 @@ async def _show(args: argparse.Namespace, queue: Queue) -> None:
     for each in history:
         when = shown_time(each.at)
         print_line(f"{when} attempt {each.attempt}: {each.what} {each.error}".rstrip())
+
+
+async def _show_ended(args: argparse.Namespace, queue: Queue) -> None:
+    """A job that is not in the queue any more, and left a record."""
+    progress = await queue.progress(args.ids)
+    fields: dict[str, Any] = {"id": str(args.ids)} | progress_fields(progress)
+    try:
+        fields["result"] = jsonable(await queue.result(args.ids, 0.5))
+        fields["state"] = "done"
+    except (JobFailed, JobCancelled, TimeoutError) as exc:
+        fields |= {"state": "cancelled" if isinstance(exc, JobCancelled) else "failed"}
+        fields["error"] = str(exc)
+    if args.json:
+        print_json(fields)
+        return
+    for name, value in fields.items():
+        print_line(f"{name:12} {value if isinstance(value, str) else _compact(value)}")
+
+
+async def _progress(args: argparse.Namespace, queue: Queue) -> dict[str, Any]:
+    """What the job reported; nothing from a node that keeps no progress."""
+    try:
+        return progress_fields(await queue.progress(args.ids))
+    except (RequestError, NotNegotiated):
+        return {}
 
 
 async def _history(queue: Queue, job: int) -> Any:

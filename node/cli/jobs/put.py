@@ -30,6 +30,7 @@ from millpond.node.jobs.errors import JobCancelled, JobFailed
 from millpond.node.jobs.handle import Handle
 from millpond.node.jobs.payload import ATTEMPTS_MAX
 from millpond.node.jobs.queue import Queue
+from millpond.node.jobs.records import KEEP_S_MAX
 
 PUT_EPILOG = """\
 examples:
@@ -90,6 +91,12 @@ def add_put(actions: Any) -> None:
         metavar="S",
         help="seconds after the job is due; if it has not started then, it becomes a dead letter",
     )
+    parser.add_argument(
+        "--keep",
+        type=whole_seconds,
+        metavar="S",
+        help="seconds for which the node keeps the result (default: as the task says)",
+    )
     more = parser.add_mutually_exclusive_group()
     more.add_argument("--wait", action="store_true", help="wait for the result and print it")
     more.add_argument("--lines", action="store_true", help="put a job for each line of stdin")
@@ -112,6 +119,8 @@ def run_put(args: argparse.Namespace) -> int:
     if args.attempts is not None and args.attempts > ATTEMPTS_MAX:
         raise usage_error(f"--attempts: at most {ATTEMPTS_MAX}")
     is_alone = args.lines or args.file is not None
+    if args.keep is not None and args.keep > KEEP_S_MAX:
+        raise usage_error(f"--keep: at most {KEEP_S_MAX} seconds")
     if args.data is None and not is_alone and sys.stdin.isatty():
         raise usage_error("nothing to put: give JSON, or - to read stdin")
     if len(args.limit_key.encode()) > LIMIT_KEY_BYTES_MAX:
@@ -198,6 +207,7 @@ async def _put_group(args: argparse.Namespace, queue: Queue, payloads: list[Any]
         priority=args.priority,
         limit_key=args.limit_key,
         start_within=args.start_within,
+        keep=args.keep,
     )
 
 
@@ -213,6 +223,7 @@ async def _put_one(args: argparse.Namespace, queue: Queue, payload: Any) -> Hand
         limit_key=args.limit_key,
         start_within=args.start_within,
         wait=args.wait,
+        keep=args.keep,
     )
 
 

@@ -11,12 +11,15 @@ from types import TracebackType
 from typing import Any, assert_never
 
 import anyio
+import msgspec
 
-from millpond.actors.errors import LeaseLost, NotFound, RequestError
+from millpond.actors.errors import LeaseLost, NotFound, OutcomeUnknown, RequestError
 from millpond.node.client.errors import ChannelClosed, ConnectionLost
 from millpond.node.jobs.errors import LeaseExpired, Retry
 from millpond.node.jobs.history import History
-from millpond.node.jobs.payload import Kind
+from millpond.node.jobs.job import NOTHING
+from millpond.node.jobs.payload import UNREADABLE, Kind
+from millpond.node.jobs.records import RECORD_BYTES_MAX, encode_record
 from millpond.node.jobs.requests import Operation, ask
 from millpond.node.jobs.results import ResultMailboxes
 from millpond.node.jobs.worker.leases import REPLY_S, Leases
@@ -31,6 +34,7 @@ from millpond.node.jobs.worker.outcome import (
     error_text,
     utf8_text,
 )
+from millpond.node.jobs.worker.progress import ProgressReports
 from millpond.node.jobs.worker.subscription import LeasedJob
 
 REASON_CHARS_MAX = 200
@@ -55,6 +59,7 @@ class JobCompletion:
         self,
         leases: Leases,
         mailboxes: ResultMailboxes,
+        progress: ProgressReports,
         history: History | None,
         rng: Random,
         now: Callable[[], float],
@@ -63,6 +68,7 @@ class JobCompletion:
     ) -> None:
         self._leases = leases
         self._mailboxes = mailboxes
+        self._progress = progress
         self._history = history
         self._rng = rng
         self._now = now
@@ -96,14 +102,17 @@ class JobCompletion:
         await self._leases.give_back(leased)
 
     def report(self, leased: LeasedJob, value: Any) -> None:
-        """Send progress to the producer that waits."""
-        if leased.content.reply_to is not None:
+        """Send progress to the producer that waits, and to the node."""
+        if leased.report is not None:
+            self._progress.changed(leased)
+        if leased.content.reply_to is not None and value is not NOTHING:
             self._mailboxes.send_progress(leased.subscription.queue, leased.content.reply_to, value)
 
     async def _complete_in_time(self, leased: LeasedJob, outcome: Outcome) -> Completed:
         if (
             isinstance(outcome, Done)
             and leased.content.reply_to is None
+            and not leased.has_result
             and self._is_surely_leased(leased)
         ):
             return await self._acknowledge(leased)  # this does not wait: it needs no deadline
@@ -122,6 +131,8 @@ class JobCompletion:
                 if not await self._is_leased(leased):
                     return *await self._why_lost(leased), LeaseExpired("done after its lease")
                 await self._send_result(leased, "result", value)
+                if leased.has_result:
+                    return await self._finish(leased, value)
                 return await self._acknowledge(leased)
             case Failed(error=error, delay_s=delay_s):
                 return await self._failed(leased, error, delay_s)
@@ -142,6 +153,31 @@ class JobCompletion:
                 case _:
                     pass
         return "lost", "the worker ended before the node was told", None
+
+    async def _finish(self, leased: LeasedJob, value: Any) -> Completed:
+        """End the job by a request that has its result. A result that cannot be stored is a
+        failure: in a flow of the job, else it is stored in the place of the result."""
+        record = self._progress.record_of(leased)
+        try:
+            data = encode_record(msgspec.structs.replace(record, kind="result", value=value))
+            if len(data) > RECORD_BYTES_MAX:
+                raise ValueError(f"it has {len(data)} bytes, and {RECORD_BYTES_MAX} are kept")
+        except UNREADABLE as exc:
+            text = utf8_text(str(exc))[:ERROR_CHARS_MAX]
+            if leased.content.results is not None:
+                return await self._rejected(leased, "result", text, None)
+            failure = {"reason": "result", "error": text}
+            data = encode_record(msgspec.structs.replace(record, kind="failed", value=failure))
+        fields = {"id": leased.message.id, "data": data, "keep": leased.keep_s}
+        try:
+            with anyio.fail_after(REPLY_S):
+                await ask(leased.subscription.channel, Operation.FINISH, **fields)
+        except (LeaseLost, OutcomeUnknown):
+            return *await self._why_lost(leased), LeaseExpired("done after its lease")
+        except (RequestError, TimeoutError) as exc:
+            return await self._failed(leased, exc, DELAY_S)
+        self._leases.drop(leased)
+        return "done", "", None
 
     async def _acknowledge(self, leased: LeasedJob) -> Completed:
         # Lost while the result was sent, or with the connection, whose end is not handled yet.

@@ -58,7 +58,7 @@ async def run_handler(
             if leased.task.timeout_s is not None:
                 scope.deadline = anyio.current_time() + leased.task.timeout_s
             if not (leased.is_lost or leased.is_given_up):
-                job = Job(leased, now, _reporting(leased, report), shared.state)
+                job = Job(leased, now, _reporting(report), shared.state)
                 outcome = Done(await _result(leased, job, shared))
     except NOT_CAUGHT:
         raise
@@ -169,10 +169,8 @@ def _is_cancellation(error: BaseException) -> bool:
     return isinstance(error, anyio.get_cancelled_exc_class())
 
 
-def _reporting(leased: LeasedJob, report: Report) -> Report:
+def _reporting(report: Report) -> Report:
     """`report` for any thread: an async handler may report progress from one, too."""
-    if leased.content.reply_to is None:
-        return report
     return partial(_in_loop, threading.get_ident(), anyio.lowlevel.current_token(), report)
 
 

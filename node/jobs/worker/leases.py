@@ -86,6 +86,13 @@ class Leases:
         for leased in [each for each in self._jobs if each.subscription is subscription]:
             self._lost(leased)
 
+    def taken(self, subscription: QueueSubscription, message_id: int) -> None:
+        """The node ended the lease of a job: it was cancelled, or is done already."""
+        for leased in [*self._jobs]:
+            if leased.subscription is subscription and leased.message.id == message_id:
+                leased.was_refused = True
+                self._lost(leased)
+
     async def run(self) -> None:
         """Renew leases, for ever."""
         async with anyio.create_task_group() as tasks:

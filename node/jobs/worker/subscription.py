@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Self
 
 import anyio
 
-from millpond.node.client.channel import Channel, Message
+from millpond.node.client.channel import Channel, Message, link_of
 from millpond.node.client.events import Disconnected, Event
 from millpond.node.jobs.connector import Connector
 from millpond.node.jobs.payload import JobMessage, channel_of
 from millpond.node.jobs.task import AnyTask
+from millpond.node.jobs.worker.progress import AttemptReport
 
 OnMessage = Callable[["QueueSubscription", Message], None]
 OnLost = Callable[["QueueSubscription"], None]
+OnTaken = Callable[["QueueSubscription", int], None]
 
 
 ASSUMED_LEASE_S = 0.5
@@ -46,6 +49,7 @@ class LeasedJob:
         "is_timed_out",
         "message",
         "renew_at",
+        "report",
         "subscription",
         "taken_at",
         "task",
@@ -73,9 +77,28 @@ class LeasedJob:
         self.was_refused = False
         self.is_given_up = False
         self.is_timed_out = False
+        self.report: AttemptReport | None = None
+        """What the handler reported of its progress; None: nothing."""
         self._is_granted = False
         self._handler: anyio.CancelScope | None = None
         self._completion: anyio.CancelScope | None = None
+
+    def reporting(self) -> AttemptReport:
+        """Where the handler reports its progress."""
+        if self.report is None:
+            self.report = AttemptReport()
+        return self.report
+
+    @property
+    def keep_s(self) -> int:
+        """The seconds for which the node is to keep the result; 0: it does not."""
+        kept = self.content.keep_s
+        return self.task.keep_s if kept is None else kept
+
+    @property
+    def has_result(self) -> bool:
+        """The job ends with its result, which the node keeps, or a flow waits for."""
+        return self.keep_s > 0 or self.content.results is not None
 
     @property
     def attempts_max(self) -> int:
@@ -166,7 +189,14 @@ class QueueSubscription:
     channel: Channel
 
     def __init__(
-        self, queue: str, *, slots: int, spare: int, on_message: OnMessage, on_lost: OnLost
+        self,
+        queue: str,
+        *,
+        slots: int,
+        spare: int,
+        on_message: OnMessage,
+        on_lost: OnLost,
+        on_taken: OnTaken,
     ) -> None:
         self.queue = queue
         self.name = channel_of(queue)
@@ -176,6 +206,8 @@ class QueueSubscription:
         self._spare = spare
         self._on_message = on_message
         self._on_lost = on_lost
+        self._on_taken = on_taken
+        """Called with the id of a job whose lease the node ended: it was cancelled, or is done."""
         self._wanted = spare or slots
         self._window = 0
         self._unreported: list[LeasedJob] = []
@@ -191,6 +223,7 @@ class QueueSubscription:
         async with connector.join(
             self.name, "worker", mode="queue", window=0, begins=begins, on_event=self._on_event
         ) as self.channel:
+            link_of(self.channel).inflight.on_lease_lost = partial(self._on_taken, self)
             yield self
 
     async def receive(self) -> None:

@@ -49,6 +49,7 @@ from millpond.node.jobs.worker.outcome import (
     WorkerStats,
     error_text,
 )
+from millpond.node.jobs.worker.progress import ProgressReports
 from millpond.node.jobs.worker.subscription import LeasedJob, QueueSubscription
 from millpond.node.jobs.worker.task_pool import TaskPool
 from millpond.node.jobs.worker.weighted_queues import WeightedQueues, parse_queues
@@ -204,13 +205,22 @@ class Worker:
         async with anyio.create_task_group() as background:
             mailboxes = ResultMailboxes(self._connector, background, self._now)
             rng, log_done = self._connector.rng, self._log_done
+            progress = ProgressReports(self._wall or current_environment().wall)
             self._completion = JobCompletion(
-                self._leases, mailboxes, self._history, rng, self._now, self._ended, log_done
+                self._leases,
+                mailboxes,
+                progress,
+                self._history,
+                rng,
+                self._now,
+                self._ended,
+                log_done,
             )
             self._threads, self._is_hung = HandlerThreads(self._slots), False
             self._shared = WorkerContext(self._threads, self._middleware, state)
             self._background = background
             background.start_soon(self._leases.run)
+            background.start_soon(progress.run)
             if self._history is not None:
                 background.start_soon(self._history.run, self._streams)
             for subscription in self._subscriptions:
@@ -339,7 +349,12 @@ class Worker:
     def _subscription(self, queue: str, spare: int) -> QueueSubscription:
         slots = self._slots
         return QueueSubscription(
-            queue, slots=slots, spare=spare, on_message=self._pushed, on_lost=self._lost
+            queue,
+            slots=slots,
+            spare=spare,
+            on_message=self._pushed,
+            on_lost=self._lost,
+            on_taken=self._taken,
         )
 
     def _pushed(self, subscription: QueueSubscription, message: Message) -> None:
@@ -356,6 +371,10 @@ class Worker:
 
     def _lost(self, subscription: QueueSubscription) -> None:
         self._leases.lose(subscription)
+        self._changed.set()
+
+    def _taken(self, subscription: QueueSubscription, message_id: int) -> None:
+        self._leases.taken(subscription, message_id)
         self._changed.set()
 
     def _fill(self) -> None:

@@ -10,6 +10,7 @@ from millpond.actors.channels.channel import Channel
 from millpond.actors.channels.context import ChannelContext, ChannelInfo
 from millpond.actors.channels.settings import ChannelSettings, DeliverySettings, NodeLimits
 from millpond.actors.ids import IdSource
+from millpond.actors.jobs.results import JobResults
 from millpond.actors.messages import (
     Ack,
     Attach,
@@ -29,9 +30,11 @@ from millpond.actors.messages import (
     Reply,
     Touch,
 )
+from millpond.actors.runtime.cell import Behaviour, CellSnapshot, Loading
 from millpond.actors.runtime.scheduler import Scheduler, SchedulerSettings
 from millpond.actors.store.changes import Snapshot
 from millpond.actors.store.memory import MemoryStore
+from millpond.actors.streams.names import results_channel_of
 from tests.actors.recording_port import RecordingPort
 
 START_S = 1_763_683_200.0
@@ -67,7 +70,12 @@ class ChannelHarness:
         )
         self.crash_on_spawn: Callable[[bytes], bool] = lambda name: False
         self.scheduler = Scheduler(
-            self.store, self._spawn, lambda: self.now, rng, runtime or SchedulerSettings()
+            self.store,
+            self._spawn_any,
+            lambda: self.now,
+            rng,
+            runtime or SchedulerSettings(),
+            self._load_any,
         )
         self._ports = 0
 
@@ -77,6 +85,19 @@ class ChannelHarness:
         again.now = self.now + 1
         again._ports = self._ports
         return again
+
+    def _load_any(self, cell: bytes) -> Loading:
+        is_log = results_channel_of(cell) is not None
+        return self.store.log_snapshot(cell) if is_log else self.store.load(cell)
+
+    def _spawn_any(
+        self, cell: bytes, kept: CellSnapshot, attachments: dict[Port, Attach]
+    ) -> Behaviour:
+        if isinstance(kept, Snapshot):
+            return self._spawn(cell, kept, attachments)
+        channel = results_channel_of(cell)
+        assert channel is not None
+        return JobResults(channel, kept)
 
     def _spawn(self, name: bytes, snapshot: Snapshot, attachments: dict[Port, Attach]) -> Channel:
         if self.crash_on_spawn(name):

@@ -9,7 +9,7 @@ from millpond.actors.errors import Code
 from millpond.actors.jobs import messages as m
 from millpond.actors.jobs.attributes import JobAttributes
 from millpond.actors.jobs.listing import first_page, merge_pages
-from millpond.actors.messages import Mode, NackReason
+from millpond.actors.messages import Failed, Mode, NackReason, Touch
 from millpond.actors.runtime.scheduler import SchedulerSettings
 from millpond.actors.store.message_attributes import MessageAttributes
 from tests.actors.channels.harness import NAME, START_S, ChannelHarness, pair, queue
@@ -328,6 +328,8 @@ def test_a_cancelled_job_is_gone_and_its_worker_has_lost_the_lease() -> None:
     kept = put(producer).id
     assert taken(hand).id == kept
     assert asked(producer, m.CancelJob, kept).state is m.JobState.LEASED
+    (ended,) = hand.port.take()
+    assert ended == Failed(Touch(kept, 0), Code.LEASE_LOST), "it hears of it at once"
     assert getattr(hand.touch(kept, 1000), "code", None) is Code.LEASE_LOST
     assert asked(producer, m.CancelJob, kept) is Code.NOT_FOUND and harness.kept() == []
     other = put(producer).id

@@ -36,6 +36,11 @@ def echo(payload, job):
     print(job.attempt, payload, flush=True)
     return payload
 
+def reports(payload, job):
+    job.log("begun")
+    job.progress(0.5, "half")
+    return payload
+
 def steps(count, job):
     for number in range(count):
         job.progress(number)
@@ -163,6 +168,21 @@ def test_log_lines_clear_the_line_of_status(
     logged = [each for each in terminal.written.splitlines() if "WARNING" in each]
     assert logged
     assert all(each.rpartition("\x1b[K")[2][:4].isdigit() for each in logged), logged
+
+
+def test_a_result_is_printed_by_id(run: Run, work: Work, name: str) -> None:
+    job = run("jobs", "put", name, '{"to": "alice"}', "--keep", "1h").out.decode().strip()
+    told = run("jobs", "result", name, job)
+    assert told.code == 3 and "it is ready" in told.err
+    ran = work.run("tasks:reports", "--queue", name, "--burst", "--json")
+    assert ran[0] == 0 and "done" in ran[1], ran
+    told = run("jobs", "result", name, job, "--wait", "--timeout", "20")
+    assert (told.code, told.out) == (0, b'{"to": "alice"}\n')
+    shown = json.loads(run("jobs", "show", name, job, "--json").out)
+    assert (shown["state"], shown["result"]) == ("done", {"to": "alice"})
+    assert (shown["progress"], shown["text"], shown["logs"]) == (0.5, "half", ["begun"])
+    told = run("jobs", "result", name, "17")
+    assert told.code == 4 and "no result of it is kept" in told.err
 
 
 def test_a_file_has_a_job_in_each_line(run: Run, name: str, tmp_path: Path) -> None:

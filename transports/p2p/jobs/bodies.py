@@ -60,6 +60,9 @@ class JobOperation(IntEnum):
     SHOW_QUEUE = 20
     SET_QUEUE = 21
     PUT_MANY = 32
+    FINISH = 33
+    PROGRESS = 34
+    RESULT = 35
 
 
 RIGHTS: dict[JobOperation, Rights] = {
@@ -80,6 +83,9 @@ RIGHTS: dict[JobOperation, Rights] = {
     JobOperation.SHOW_QUEUE: Rights.LIST,
     JobOperation.SET_QUEUE: Rights.ACK,
     JobOperation.PUT_MANY: Rights.PUT,
+    JobOperation.FINISH: Rights.ACK,
+    JobOperation.PROGRESS: Rights.ACK,
+    JobOperation.RESULT: Rights.GET,
 }
 """The right that each operation takes in the channel."""
 
@@ -111,6 +117,14 @@ class PutManyBody(_Body, frozen=True):
     due: U53 = 0
     at: U32 = 0
     more: bool = False
+
+
+class FinishBody(_Body, frozen=True):
+    """FINISH and PROGRESS. `keep`: seconds; PROGRESS takes none."""
+
+    id: Id
+    data: bytes
+    keep: U32 = 0
 
 
 class ListBody(_Body, frozen=True):
@@ -230,6 +244,15 @@ class KeptManyBody(msgspec.Struct, frozen=True):
     ttl: int
 
 
+class RecordBody(msgspec.Struct, frozen=True):
+    """RESULT. `state` nil: the job is not in the queue; `final`: `data` is a result, else
+    progress, or nil."""
+
+    state: m.JobState | None
+    data: bytes | None
+    final: bool
+
+
 class RowBody(msgspec.Struct, frozen=True, omit_defaults=True):
     """A job. `data` is nil where it does not fit; of dead letters and those that were, `origin`
     is the id they had and `reason` what they died of."""
@@ -335,6 +358,14 @@ def request_of(
             return m.PutJob(number, put.key, put.ttl, put.data, put.due / 1000, put.unique)
         case JobOperation.PUT_MANY:
             raise AssertionError("`BulkPuts` takes its parts")
+        case JobOperation.FINISH:
+            done = read_body(body, FinishBody)
+            return m.FinishJob(number, done.id, done.data, done.keep)
+        case JobOperation.PROGRESS:
+            told = read_body(body, FinishBody)
+            return m.ReportProgress(number, told.id, told.data)
+        case JobOperation.RESULT:
+            return m.GetResult(number, read_body(body, IdBody).id, answer_bytes_max)
         case JobOperation.LIST:
             wanted = read_body(body, ListBody)
             return m.ListJobs(number, wanted.state, wanted.after, wanted.limit, answer_bytes_max)
@@ -381,6 +412,8 @@ def answer_body(reply: JobReply) -> bytes:
     match reply:
         case m.JobStored():
             answer = KeptBody(reply.id, reply.ttl, reply.existing)
+        case m.RecordFound():
+            answer = RecordBody(reply.state, reply.data, reply.is_final)
         case m.JobsStored():
             answer = KeptManyBody(_runs(reply.ids), reply.ttl)
         case m.JobPage():

@@ -25,7 +25,7 @@ READS_MAX = 16
 """The number of lists and SHOWs among them, whose answers may be large."""
 
 PAGES = frozenset({JobOperation.LIST, JobOperation.LIST_SCHEDULES})
-READS = PAGES | {JobOperation.SHOW}
+READS = PAGES | {JobOperation.SHOW, JobOperation.RESULT}
 PAGE_BYTES_MAX = 256 * 1024
 
 
