@@ -21,6 +21,7 @@ from millpond.node.jobs.queue import Queue
 from millpond.node.jobs.records import JobProgress
 from millpond.node.jobs.requests import JobInfo, JobState, QueueCounts
 from millpond.node.jobs.schedules import ScheduleInfo, Timing
+from millpond.node.jobs.selection import JobFilter, WorkerInfo, WorkerJob
 from millpond.node.jobs.task import Backoff, Task, task
 from millpond.node.jobs.worker.executor import Middleware, Next
 from millpond.node.jobs.worker.outcome import AttemptResult, WorkerStats
@@ -37,6 +38,7 @@ __all__ = [
     "Job",
     "JobCancelled",
     "JobFailed",
+    "JobFilter",
     "JobInfo",
     "JobProgress",
     "JobState",
@@ -54,6 +56,8 @@ __all__ = [
     "Task",
     "Timing",
     "Worker",
+    "WorkerInfo",
+    "WorkerJob",
     "WorkerStats",
     "task",
 ]

@@ -16,12 +16,14 @@ from millpond.actors.store.changes import StoredMessage
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
     """The right of one consumer to a message until then. `size` is that of its data in bytes.
-    `started`: the lease counts as an attempt, also if its consumer is lost."""
+    `started`: the lease counts as an attempt, also if its consumer is lost. `since`: the time of
+    its push."""
 
     until: float
     attempt: int
     size: int
     started: bool = True
+    since: float = 0.0
 
 
 class Consumer:

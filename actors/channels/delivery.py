@@ -127,6 +127,10 @@ class Delivery(ABC):
         and did not."""
         return []
 
+    def hold(self, consumer: Consumer, row: StoredMessage, now: float) -> None:
+        """Lease a ready message to a consumer that asks for it by its id. No attempt counts."""
+        raise AssertionError("only a queue has jobs")
+
     # The differences between the modes.
 
     @abstractmethod
@@ -238,7 +242,7 @@ class Delivery(ABC):
         attempt = self.attempts.get(row.id, 0) + 1 if self.attempts else 1
         until, size = now + self._timeout_s(attempt), len(row.data)
         started = not consumer.options.reports_start
-        consumer.leases[row.id] = Lease(until, attempt, size, started)
+        consumer.leases[row.id] = Lease(until, attempt, size, started, now)
         consumer.leased_bytes += size
         consumer.credit -= 1
         if until < self.leases_at:
@@ -342,7 +346,7 @@ class Delivery(ABC):
         lease = consumer.leases.get(message_id)
         if lease is None:
             return False
-        consumer.leases[message_id] = Lease(until, lease.attempt, lease.size, lease.started)
+        consumer.leases[message_id] = _ended_at(lease, until)
         self.leases_at = min(self.leases_at, until)
         return True
 
@@ -356,14 +360,14 @@ class Delivery(ABC):
         for consumer in self.consumers.values():
             for message_id, lease in consumer.leases.items():
                 moved = lease.until + seconds
-                consumer.leases[message_id] = Lease(moved, lease.attempt, lease.size, lease.started)
+                consumer.leases[message_id] = _ended_at(lease, moved)
         self.leases_at += seconds
 
     def start_attempt(self, consumer: Consumer, message_id: int) -> None:
         """The consumer works on the message, if it still has the lease."""
         lease = consumer.leases.get(message_id)
         if lease is not None and not lease.started:
-            consumer.leases[message_id] = Lease(lease.until, lease.attempt, lease.size, True)
+            consumer.leases[message_id] = msgspec.structs.replace(lease, started=True)
             if self.unstarted:
                 self.unstarted.pop(message_id, None)
 
@@ -457,3 +461,8 @@ class Delivery(ABC):
     @property
     def leased(self) -> int:
         return sum(len(consumer.leases) for consumer in self.consumers.values())
+
+
+def _ended_at(lease: Lease, until: float) -> Lease:
+    """The lease with another end."""
+    return Lease(until, lease.attempt, lease.size, lease.started, lease.since)

@@ -10,6 +10,7 @@ from random import Random
 from typing import assert_never
 
 import msgspec
+from msgspec.structs import replace
 
 from millpond.actors.channels.buffer import Buffer
 from millpond.actors.channels.consumer import Consumer, Lease, may_have
@@ -43,6 +44,12 @@ class ReturnedMessages:
         message_id = heappop(self.heap)
         self._ids.discard(message_id)
         return message_id
+
+    def remove(self, message_id: int) -> None:
+        if message_id in self._ids:
+            self._ids.discard(message_id)
+            self.heap.remove(message_id)
+            heapify(self.heap)
 
 
 class ConsumerBacklog:
@@ -109,6 +116,7 @@ class SharedBacklog:
 
     def take(self, message_id: int) -> None:
         """The message is leased already: its delay is over."""
+        self._returned.remove(message_id)
         self._taken.add(message_id)
         self._delays.pop((message_id, 0), None)
 
@@ -487,6 +495,13 @@ class QueueDelivery(Delivery):
         if key or self._is_held:
             self._is_held = False
             self.waiting.update(self.receivers)
+
+    def hold(self, consumer: Consumer, row: StoredMessage, now: float) -> None:
+        self._backlog.take(row.id)
+        if consumer.backlog is None:
+            self._start_backlog(consumer)  # to which it goes back
+        lease = Lease(now + self._timeout_s(1), self.attempts.get(row.id, 0) + 1, len(row.data))
+        self.restore_lease(consumer, row.id, replace(lease, started=False, since=now))
 
     def restore_lease(self, consumer: Consumer, message_id: int, lease: Lease) -> None:
         """Give a lease back that a former behaviour of the channel gave."""

@@ -12,6 +12,8 @@ from collections.abc import Collection, Iterable, Iterator
 from math import inf
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from millpond.actors.channels.buffer import Buffer
 from millpond.actors.channels.consumer import Consumer, Lease
 from millpond.actors.channels.delivery import Delivery
@@ -71,7 +73,7 @@ def cancel_leases(delivery: Delivery, port: Port, pending: Iterable[Effects]) ->
         found = _lease_of(delivery, receiver, push) if receiver is port else None
         if found is not None:
             consumer, lease = found
-            consumer.leases[push.id] = Lease(lease.until, lease.attempt, lease.size, started=False)
+            consumer.leases[push.id] = replace(lease, started=False)
 
 
 def drop_outdated_pushes(delivery: Delivery, effects: Effects) -> None:

@@ -11,11 +11,19 @@ from millpond.actors.channels.consumer import Consumer, Lease
 from millpond.actors.channels.dead_letters import PendingDeadLetters
 from millpond.actors.channels.delivery import Delivery
 from millpond.actors.channels.settings import TTL_UNLIMITED
-from millpond.actors.jobs.messages import JobRow, JobState, ListJobs
+from millpond.actors.jobs.messages import (
+    JobRow,
+    JobState,
+    ListJobs,
+    ListWorkers,
+    WorkerJob,
+    WorkerRow,
+)
 from millpond.actors.store.changes import StoredMessage
 
 ROW_BYTES = 200
 """The size of a row in a reply at most, without its data and its reason."""
+WORKER_JOBS_SHOWN = 100
 DATA_SHOWN = 256
 """Lists show so many bytes of the data of a job."""
 
@@ -70,6 +78,42 @@ class JobView:
             len(row.data),
             row.data[:data_max],
             *origin_of(row),
+        )
+
+    def workers(self, request: ListWorkers) -> tuple[tuple[WorkerRow, ...], bool]:
+        """The first workers above a connection's number, and whether there are more."""
+        consumers = sorted(
+            (each for each in self._delivery.consumers.values() if each.receives or each.leases),
+            key=lambda each: each.port.number,
+        )
+        above = [each for each in consumers if each.port.number > request.after]
+        rows: list[WorkerRow] = []
+        size = 0
+        for consumer in above[: request.limit]:
+            row = self._worker(consumer)
+            size += ROW_BYTES + sum(ROW_BYTES + len(job.data) for job in row.jobs)
+            if rows and size > request.bytes_max:
+                break
+            rows.append(row)
+        return tuple(rows), len(rows) < len(above)
+
+    def _worker(self, consumer: Consumer) -> WorkerRow:
+        held = islice(consumer.leases.items(), WORKER_JOBS_SHOWN)
+        jobs = tuple(
+            WorkerJob(
+                message_id,
+                lease.attempt,
+                lease.since,
+                lease.until,
+                lease.started,
+                self._buffer.rows[message_id].data[:DATA_SHOWN],
+            )
+            for message_id, lease in held
+            if message_id in self._buffer
+        )
+        options, count = consumer.options, len(consumer.leases)
+        return WorkerRow(
+            consumer.port.number, options.identity, consumer.window, consumer.receives, count, jobs
         )
 
     def page(self, request: ListJobs) -> Page:

@@ -230,6 +230,23 @@ class ListSchedules(JobRequest, frozen=True, gc=False):
     name: bytes | None = None
 
 
+class TakeJob(JobRequest, frozen=True, gc=False):
+    """Lease a ready job to the client, whatever its window and the limits are; no attempt counts.
+    Answered by `JobFound`, with its data if they are at most `bytes_max`."""
+
+    id: int
+    bytes_max: int
+
+
+class ListWorkers(JobRequest, frozen=True, gc=False):
+    """The connections that take jobs or hold some, with numbers above `after`, ascending, about
+    `bytes_max` of them. Answered by `WorkerPage`."""
+
+    after: int
+    limit: int
+    bytes_max: int
+
+
 class ShowQueue(JobRequest, frozen=True, gc=False):
     """The settings of the queue. Answered by `QueueShown`, as is `SetQueue`."""
 
@@ -319,6 +336,37 @@ class RecordFound(JobReply, frozen=True, gc=False):
     state: JobState | None
     data: bytes | None
     is_final: bool
+
+
+class WorkerJob(msgspec.Struct, frozen=True, gc=False):
+    """A job that a worker holds, with the beginning of its data. `begun`: the worker has begun with
+    it, as far as it reports that."""
+
+    id: int
+    attempt: int
+    since: float
+    until: float
+    begun: bool
+    data: bytes
+
+
+class WorkerRow(msgspec.Struct, frozen=True, gc=False):
+    """A worker of the queue: the number of its connection, the key that it proved, and its jobs,
+    the first `WORKER_JOBS_SHOWN` of `held`. `takes`: it may be given more."""
+
+    connection: int
+    identity: bytes | None
+    window: int
+    takes: bool
+    held: int
+    jobs: tuple[WorkerJob, ...]
+
+
+class WorkerPage(JobReply, frozen=True, gc=False):
+    """Workers, ascending by connection. `more`: there are some above the last one."""
+
+    rows: tuple[WorkerRow, ...]
+    more: bool
 
 
 class ScheduleDone(JobReply, frozen=True, gc=False):

@@ -164,6 +164,10 @@ class _JobHandler:
                 return self._list(request)
             case m.GetJob():
                 return self._get(request)
+            case m.TakeJob():
+                return self._take(request)
+            case m.ListWorkers():
+                return m.WorkerPage(request.number, *self._view().workers(request))
             case m.CountJobs(stop=stop):
                 delivery = self._channel.delivery
                 if stop and (consumer := delivery.consumers.get(self._port)) is not None:
@@ -276,6 +280,17 @@ class _JobHandler:
             delivery.end_delay_now(request.id)
             self._attributes.end_delay(request.id, self._effects.changes)
         return m.JobDone(request.number, state)
+
+    def _take(self, request: m.TakeJob) -> JobReply | Failed:
+        view, delivery = self._view(), self._channel.delivery
+        row, consumer = view.find(request.id), delivery.consumers.get(self._port)
+        if row is None:
+            return Failed(request, Code.NOT_FOUND)
+        if consumer is None or view.state(request.id) is not m.JobState.READY:
+            return Failed(request, Code.LEASE_LOST)
+        delivery.hold(consumer, row, self._now)
+        found = view.row(row, len(row.data))
+        return m.JobFound(request.number, with_all_data(found, request.bytes_max))
 
     def _cancel(self, request: m.CancelJob) -> JobReply | Failed:
         view = self._view()

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, aclosing, suppress
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -18,11 +18,13 @@ from anyio.abc import TaskGroup
 
 from millpond.actors.errors import (
     KeyReused,
+    LeaseLost,
     NotAllowed,
     NotAQueue,
     NotFound,
     NotNegotiated,
     OutcomeUnknown,
+    RequestError,
 )
 from millpond.actors.jobs.options import PRIORITY
 from millpond.node.client.channel import Channel, link_of, put_untraced
@@ -72,6 +74,7 @@ from millpond.node.jobs.schedules import (
     schedule_info,
     schedule_name,
 )
+from millpond.node.jobs.selection import JobFilter, WorkerInfo, move_key
 
 UNIQUE_BYTES_MAX = 64
 DEAD_IDS_MAX = 1000
@@ -296,7 +299,7 @@ class Queue(Openable):
                 except TEMPORARY as error:
                     await budget.wait(error)
 
-    async def jobs(self, *states: JobState) -> AsyncIterator[JobInfo]:
+    async def jobs(self, *states: JobState) -> AsyncGenerator[JobInfo]:
         """The jobs of the queue, in the order of their ids; of all states if none is named."""
         for state in states or (None,):
             after, more = 0, True
@@ -374,13 +377,103 @@ class Queue(Openable):
                 await mailboxes.send(self.name, reply_to, "cancelled")
                 await mailboxes.aclose()
 
-    async def retry_dead(self, ids: Sequence[int] | None = None) -> int:
-        """Put dead letters back, all if `ids` is None, with new ids and attempts; their number."""
-        return await self._dead_letters(Operation.DEAD_RETRY, ids)
+    async def select(self, where: JobFilter, *states: JobState) -> AsyncGenerator[JobInfo]:
+        """The jobs that match, with all their data, in the order of their ids; of all states if
+        none is named."""
+        now_ms = self._wall() * 1000
+        async with aclosing(self.jobs(*states)) as rows:
+            async for row in rows:
+                if where.matches_row(row, now_ms):
+                    with suppress(NotFound):  # done meanwhile
+                        is_whole = row.data is not None and len(row.data) == row.size
+                        job = row if is_whole else await self.show(row.id)
+                        if where.matches_data(job):
+                            yield job
 
-    async def purge_dead(self, ids: Sequence[int] | None = None) -> int:
-        """Delete dead letters, all if `ids` is None; their number."""
-        return await self._dead_letters(Operation.DEAD_PURGE, ids)
+    async def retry_dead(
+        self, ids: Sequence[int] | None = None, *, where: JobFilter | None = None
+    ) -> int:
+        """Put dead letters back, those of `ids` or all that match `where`, with new ids and
+        attempts; their number."""
+        return await self._dead_letters(Operation.DEAD_RETRY, ids, where)
+
+    async def purge_dead(
+        self, ids: Sequence[int] | None = None, *, where: JobFilter | None = None
+    ) -> int:
+        """Delete dead letters, those of `ids` or all that match `where`; their number."""
+        return await self._dead_letters(Operation.DEAD_PURGE, ids, where)
+
+    async def move(
+        self, to: str, ids: Sequence[int] | None = None, *, where: JobFilter | None = None
+    ) -> int:
+        """Move jobs to another queue, those of `ids` or all waiting ones (ready or delayed) that
+        match `where`; their number.
+
+        They keep their data, due times and the rest of their ttl, and get new ids and attempts; a
+        unique key ends, and a producer that waits gets no result. Jobs that run stay: a named one
+        is LeaseLost. A named job may be a dead letter. After an error or a crash a job may be in
+        both queues; moving it once more puts no second one.
+        """
+        if to == self.name:
+            raise ValueError("a queue's jobs do not move to the queue itself")
+        async with AsyncExitStack() as stack:
+            stack.enter_context(single_errors())
+            target = await stack.enter_async_context(
+                self._connector.join(channel_of(to), "producer", mode="queue")
+            )
+            mover = await stack.enter_async_context(
+                self._connector.join(
+                    self._channel_name, "worker", mode="queue", window=0, begins=True
+                )
+            )
+            count = 0
+            if ids is not None:
+                for job in ids:
+                    await self._move(await self.show(job), mover, target)
+                return len(ids)
+            waiting = self.select(where or JobFilter(), "ready", "delayed")
+            async for row in await stack.enter_async_context(aclosing(waiting)):
+                with suppress(LeaseLost, NotFound):  # a worker was faster
+                    await self._move(row, mover, target)
+                    count += 1
+            return count
+
+    async def _move(self, job: JobInfo, mover: Channel, target: Channel) -> None:
+        if job.state not in ("delayed", "dead"):  # no worker gets it meanwhile
+            job = job_info(await ask(mover, Operation.TAKE, id=job.id))
+        data = await mover.get(job.id) if job.data is None else job.data
+        fields: dict[str, Any] = {"key": move_key(self.name, job.id), "data": data}
+        if job.state == "delayed":
+            fields["due"] = job.due
+        if job.expires and job.state != "dead":
+            begins_ms = max(job.due, self._wall() * 1000)
+            fields["ttl"] = max(1, round((job.expires - begins_ms) / 1000))
+        try:
+            while True:
+                try:
+                    await ask(target, Operation.PUT, **fields)
+                    break
+                except KeyReused:  # of another client, by chance: nothing was stored
+                    fields["key"] = (fields["key"] + 1) % KEYS
+        except RequestError:
+            if job.state == "leased":
+                await ask(mover, Operation.RETRY, id=job.id)
+            raise
+        if job.state == "dead":
+            await ask(mover, Operation.DEAD_PURGE, ids=[job.id])
+        else:
+            await ask(mover, Operation.CANCEL, id=job.id)
+
+    async def workers(self) -> AsyncIterator[WorkerInfo]:
+        """The connections that take jobs of the queue, with the jobs that they hold."""
+        after, more = 0, True
+        while more:
+            answer = await ask(self.channel, Operation.LIST_WORKERS, after=after, limit=PAGE)
+            rows = [msgspec.convert(fields, WorkerInfo) for fields in answer["workers"]]
+            for row in rows:
+                yield row
+            more = bool(answer["more"]) and bool(rows)
+            after = rows[-1].connection if rows else after
 
     async def counts(self) -> QueueCounts:
         """The number of jobs in each state, and of workers."""
@@ -526,8 +619,14 @@ class Queue(Openable):
         begins_ms = max(self._due_ms(due), round(self._wall() * 1000))
         return begins_ms + max(1, round(seconds_of("start_within", start_within) * 1000))
 
-    async def _dead_letters(self, operation: Operation, ids: Sequence[int] | None) -> int:
+    async def _dead_letters(
+        self, operation: Operation, ids: Sequence[int] | None, where: JobFilter | None
+    ) -> int:
         count = 0
+        if where is not None:
+            if ids is not None:
+                raise ValueError("either ids or where")
+            ids = [job.id async for job in self.select(where, "dead")]
         if ids is None:
             more = True
             while more:

@@ -34,6 +34,8 @@ class Operation(IntEnum):
     LIST_SCHEDULES = 14
     SHOW_QUEUE = 20
     SET_QUEUE = 21
+    LIST_WORKERS = 22
+    TAKE = 23
     PUT_MANY = 32
     FINISH = 33
     PROGRESS = 34

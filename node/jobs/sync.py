@@ -24,6 +24,7 @@ from millpond.node.jobs.queue import Queue as AsyncQueue
 from millpond.node.jobs.records import JobProgress
 from millpond.node.jobs.requests import JobInfo, JobState, QueueCounts
 from millpond.node.jobs.schedules import Missed, ScheduleInfo, When
+from millpond.node.jobs.selection import JobFilter, WorkerInfo
 
 
 class Handle(Blocking[AsyncHandle[R]], Generic[R]):
@@ -214,13 +215,42 @@ class Queue(BlockingContext[AsyncQueue]):
         """
         self._await(self._async.cancel, job)
 
-    def retry_dead(self, ids: Sequence[int] | None = None) -> int:
-        """Put dead letters back, all if `ids` is None, with new ids and attempts; their number."""
-        return self._await(self._async.retry_dead, ids)
+    def select(self, where: JobFilter, *states: JobState) -> Iterator[JobInfo]:
+        """The jobs that match, with all their data, in the order of their ids; of all states if
+        none is named.
+        """
+        return self._iterate(self._async.select(where, *states))
 
-    def purge_dead(self, ids: Sequence[int] | None = None) -> int:
-        """Delete dead letters, all if `ids` is None; their number."""
-        return self._await(self._async.purge_dead, ids)
+    def retry_dead(
+        self, ids: Sequence[int] | None = None, *, where: JobFilter | None = None
+    ) -> int:
+        """Put dead letters back, those of `ids` or all that match `where`, with new ids and
+        attempts; their number.
+        """
+        return self._await(self._async.retry_dead, ids, where=where)
+
+    def purge_dead(
+        self, ids: Sequence[int] | None = None, *, where: JobFilter | None = None
+    ) -> int:
+        """Delete dead letters, those of `ids` or all that match `where`; their number."""
+        return self._await(self._async.purge_dead, ids, where=where)
+
+    def move(
+        self, to: str, ids: Sequence[int] | None = None, *, where: JobFilter | None = None
+    ) -> int:
+        """Move jobs to another queue, those of `ids` or all waiting ones (ready or delayed) that
+        match `where`; their number.
+
+        They keep their data, due times and the rest of their ttl, and get new ids and attempts; a
+        unique key ends, and a producer that waits gets no result. Jobs that run stay: a named one
+        is LeaseLost. A named job may be a dead letter. After an error or a crash a job may be in
+        both queues; moving it once more puts no second one.
+        """
+        return self._await(self._async.move, to, ids, where=where)
+
+    def workers(self) -> Iterator[WorkerInfo]:
+        """The connections that take jobs of the queue, with the jobs that they hold."""
+        return self._iterate(self._async.workers())
 
     def counts(self) -> QueueCounts:
         """The number of jobs in each state, and of workers."""

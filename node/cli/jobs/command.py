@@ -13,13 +13,16 @@ from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.jobs import put as jobs_put
 from millpond.node.cli.jobs.limits import add_limits
 from millpond.node.cli.jobs.options import (
+    add_filter,
     body_fields,
+    filter_of,
     jsonable,
     open_queue,
     queue_name,
     row_fields,
     shown_time,
     summary,
+    worker_fields,
 )
 from millpond.node.cli.jobs.queues import add_queues
 from millpond.node.cli.jobs.result import (
@@ -34,9 +37,10 @@ from millpond.node.cli.output import print_json, print_line
 from millpond.node.cli.parser import Parser, action, add_alias
 from millpond.node.cli.removal import add_yes, plural, run_removal, say_removed
 from millpond.node.jobs.errors import JobCancelled, JobFailed
-from millpond.node.jobs.history import HistoryEntry, expiry_entry
+from millpond.node.jobs.history import HistoryEntry, expiry_entry, id_ms
 from millpond.node.jobs.queue import Queue
 from millpond.node.jobs.requests import JobInfo, JobState
+from millpond.node.jobs.selection import JobFilter
 
 EPILOG = """\
 a first job:
@@ -81,7 +85,31 @@ examples:
   millpond jobs dead ls mail                 dead letters with their reasons
   millpond jobs dead retry mail ID           back into the queue, with a new id and new attempts
   millpond jobs dead retry mail --all
+  millpond jobs dead retry mail --error "Timeout" --older-than 1h
+  millpond jobs dead retry mail --task send
   millpond jobs dead rm mail --all        delete them, and print their number; asks on a terminal
+  millpond jobs dead export mail > dead.jsonl       one JSON object a line, with payloads
+
+Filters select the dead letters that match all of them: --task by the name of the task, --error by a
+part of the reason (which has the text of the last error), --older-than by the time since the job
+became a dead letter.
+"""
+WORKERS_EPILOG = """\
+examples:
+  millpond jobs workers mail              a line for each worker, and one for each job that it has
+  millpond jobs workers mail --json | jq .jobs
+
+Workers are connections; `millpond top` shows where they come from, by their numbers. A job is held
+since it was given to the worker; it waits there if the worker has several queues and no slot.
+"""
+MOVE_EPILOG = """\
+examples:
+  millpond jobs move mail slow 12345      a waiting job, or a dead letter
+  millpond jobs move mail slow --all      all that wait; running ones stay
+  millpond jobs move mail slow --task resize --older-than 1h
+
+Jobs get new ids and attempts, and lose their unique keys. It takes the rights `list`, `get`, `push`
+and `ack` in the first queue, and `put` in the second.
 """
 PAUSE_EPILOG = """\
 examples:
@@ -120,6 +148,12 @@ def add_parser(subparsers: Any) -> None:
     ls.add_argument("-n", dest="count", type=positive, metavar="N", help="at most N")
     add_queues(actions)
     add_limits(actions)
+    _add(actions, "workers", "List workers and their jobs.", WORKERS_EPILOG, _workers)
+    move = _add(actions, "move", "Move waiting jobs to another queue.", MOVE_EPILOG, _move)
+    move.add_argument("to", metavar="TO", type=queue_name)
+    _add_ids(move, "*")
+    move.add_argument("--all", action="store_true", help="all waiting jobs")
+    add_filter(move)
     _add(actions, "pause", "Give workers no jobs.", PAUSE_EPILOG, partial(_pause, is_paused=True))
     resume = partial(_pause, is_paused=False)
     _add(actions, "resume", "Give workers jobs again.", PAUSE_EPILOG, resume)
@@ -145,6 +179,8 @@ def add_parser(subparsers: Any) -> None:
     _add_dead(
         _add(dead_actions, "retry", "Put dead letters back into the queue.", DEAD_EPILOG, _dead)
     )
+    export = _add(dead_actions, "export", "Print dead letters as JSON.", DEAD_EPILOG, _export)
+    add_filter(export)
     rm = _add(dead_actions, "rm", "Delete dead letters.", DEAD_EPILOG, _dead)
     _add_dead(rm)
     _make_removal(rm, _purge_question, _dead)
@@ -179,6 +215,7 @@ def _add_ids(parser: argparse.ArgumentParser, nargs: str | None = "+") -> None:
 def _add_dead(parser: argparse.ArgumentParser) -> None:
     _add_ids(parser, "*")
     parser.add_argument("--all", action="store_true", help="all dead letters")
+    add_filter(parser)
 
 
 def _run(work: Work, args: argparse.Namespace) -> int:
@@ -333,10 +370,42 @@ def _done(args: argparse.Namespace, job: int, what: str) -> None:
         print_json({"id": str(job), what: True})
 
 
+async def _workers(args: argparse.Namespace, queue: Queue) -> None:
+    async for worker in queue.workers():
+        if args.json:
+            print_json(worker_fields(worker))
+            continue
+        jobs = f"{worker.held} of {worker.window}"
+        print_line(f"{worker.connection:>8}  {jobs:12}{'' if worker.takes else '  takes no more'}")
+        for job in worker.jobs:
+            what = "since" if job.begun else "waits since"
+            row = JobInfo(job.id, "leased", size=len(job.data), data=job.data)
+            print_line(f"          {job.id}  {what} {shown_time(job.since)}  {summary(row)}")
+
+
+async def _move(args: argparse.Namespace, queue: Queue) -> None:
+    _check_selection(args)
+    if args.to == queue.name:
+        raise usage_error("the queues are the same")
+    count = await queue.move(args.to, args.ids or None, where=filter_of(args))
+    if args.json:
+        print_json({"count": count})
+    else:
+        print_line(str(count))
+
+
+async def _export(args: argparse.Namespace, queue: Queue) -> None:
+    async for job in queue.select(filter_of(args) or JobFilter(), "dead"):
+        print_json(row_fields(job) | {"died": shown_time(id_ms(job.id))} | body_fields(job))
+
+
 async def _purge_question(args: argparse.Namespace, queue: Queue) -> str:
     _check_selection(args)
     what = plural(len(args.ids), "dead letter")
-    if args.all:
+    where = filter_of(args)
+    if where is not None:
+        what = plural(len([each async for each in queue.select(where, "dead")]), "dead letter")
+    elif args.all:
         try:
             what = plural((await queue.counts()).dead, "dead letter")
         except NotAllowed:  # it needs the right `list`, and a purge does not
@@ -345,14 +414,14 @@ async def _purge_question(args: argparse.Namespace, queue: Queue) -> str:
 
 
 def _check_selection(args: argparse.Namespace) -> None:
-    if args.all == bool(args.ids):
-        raise usage_error("give the ids of dead letters, or --all")
+    if [args.all, bool(args.ids), filter_of(args) is not None].count(True) != 1:
+        raise usage_error("give ids, --all, or filters (--task, --error, --older-than)")
 
 
 async def _dead(args: argparse.Namespace, queue: Queue) -> None:
     _check_selection(args)
     change = queue.retry_dead if args.deed == "retry" else queue.purge_dead
-    count = await change(None if args.all else args.ids)
+    count = await change(args.ids or None, where=filter_of(args))
     if args.json:
         print_json({"count": count})
     else:

@@ -15,6 +15,7 @@ from millpond.actors.jobs.options import PRIORITY
 from millpond.node.cli.exit_codes import usage_error
 from millpond.node.cli.options.identity import identity_options
 from millpond.node.cli.options.tls import tls_context
+from millpond.node.cli.options.units import seconds
 from millpond.node.cli.output import printable
 from millpond.node.cli.token_file import read_token
 from millpond.node.client.url import parse_urls
@@ -22,6 +23,7 @@ from millpond.node.jobs.connector import ConnectionOptions
 from millpond.node.jobs.payload import UNREADABLE, channel_of, decode_job
 from millpond.node.jobs.queue import Queue
 from millpond.node.jobs.requests import JobInfo
+from millpond.node.jobs.selection import JobFilter, WorkerInfo
 from millpond.node.units import span
 
 LINE_CHARS_MAX = 60
@@ -68,6 +70,44 @@ async def open_queue(args: argparse.Namespace) -> AsyncIterator[Queue]:
     args.channel = channel_of(args.queue)  # for those who explain what went wrong
     async with Queue(args.connect, args.queue, **connection_options(args)) as queue:
         yield queue
+
+
+def add_filter(parser: argparse.ArgumentParser) -> None:
+    """Add the options that select jobs by what they are."""
+    parser.add_argument("--task", metavar="NAME", help="jobs of this task")
+    parser.add_argument("--error", metavar="TEXT", help="dead letters with this in their reason")
+    parser.add_argument(
+        "--older-than", type=seconds, metavar="S", help="jobs that are older, such as 90 or 1h"
+    )
+
+
+def filter_of(args: argparse.Namespace) -> JobFilter | None:
+    """The selection of a command; None: nothing is selected so."""
+    given = JobFilter(task=args.task, error=args.error, older_than=args.older_than)
+    return None if given == JobFilter() else given
+
+
+def worker_fields(worker: WorkerInfo) -> dict[str, Any]:
+    """The JSON fields of a worker."""
+    jobs = [
+        {
+            "id": str(job.id),
+            "attempt": job.attempt,
+            "since": shown_time(job.since),
+            "leased_until": shown_time(job.until),
+            "begun": job.begun,
+            "task": decode_job(job.data).name,
+        }
+        for job in worker.jobs
+    ]
+    return {
+        "connection": worker.connection,
+        "identity": None if worker.identity is None else worker.identity.hex(),
+        "window": worker.window,
+        "takes": worker.takes,
+        "held": worker.held,
+        "jobs": jobs,
+    }
 
 
 def parsed_json(data: bytes) -> Any:

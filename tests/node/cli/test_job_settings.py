@@ -56,3 +56,26 @@ def test_a_job_that_does_not_start_in_time(run: Run, name: str) -> None:
     while not (dead := run("jobs", "dead", "ls", name, "--json").out):
         pass
     assert json.loads(dead)["reason"] == "not started"
+
+
+def test_jobs_move_and_dead_letters_are_selected_and_exported(run: Run, name: str) -> None:
+    other = name + "2"
+    for payload in ("1", '"x"'):
+        assert run("jobs", "put", name, "--name", "send", payload).code == 0
+    job = run("jobs", "put", name, "--name", "sign", "2").out.decode().strip()
+    assert run("jobs", "move", name, other).code == 2
+    assert run("jobs", "move", name, name, "--all").code == 2
+    assert run("jobs", "move", name, other, "--task", "send").out == b"2\n"
+    assert run("jobs", "move", name, other, job, "--json").out == b'{"count": 1}\n'
+    assert json.loads(run("jobs", "counts", other, "--json").out)["ready"] == 3
+    assert run("jobs", "put", name, "--name", "late", "--start-within", "0.01", "3").code == 0
+    while not (exported := run("jobs", "dead", "export", name).out):
+        pass
+    dead = json.loads(exported)
+    assert (dead["name"], dead["payload"], dead["reason"]) == ("late", 3, "not started")
+    assert dead["died"]
+    assert run("jobs", "dead", "export", name, "--older-than", "1h").out == b""
+    assert run("jobs", "dead", "retry", name, "--error", "other").out == b"0\n"
+    assert run("jobs", "dead", "rm", name, "--task", "late", "--all").code == 2
+    assert run("jobs", "dead", "rm", name, "--task", "late", "--yes").out == b"1\n"
+    assert run("jobs", "workers", name).out == b""

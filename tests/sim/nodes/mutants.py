@@ -101,10 +101,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "touch not noted",
         "leases",
         "actors/channels/delivery.py",
-        (
-            "        consumer.leases[message_id] = "
-            "Lease(until, lease.attempt, lease.size, lease.started)\n"
-        ),
+        "        consumer.leases[message_id] = _ended_at(lease, until)\n",
         "",
     ),
     Mutant(

@@ -112,6 +112,32 @@ ROW = m.JobRow(ID, m.JobState.DEAD, 3, 1.5, 2.25, 3.0, 2, b"hi", 9, "no")
             m.JobCounts(7, 1, 2, 3, 4, 1.001, 6),
         ),
         (
+            22,
+            {
+                "workers": [
+                    {
+                        "connection": 3, "identity": None, "window": 8, "takes": True, "held": 1,
+                        "jobs": [
+                            {
+                                "id": ID, "attempt": 2, "since": 1500, "until": 2500,
+                                "begun": False, "data": b"hi",
+                            }
+                        ],
+                    }
+                ],
+                "more": True,
+            },
+            m.WorkerPage(
+                7,
+                (
+                    m.WorkerRow(
+                        3, None, 8, True, 1, (m.WorkerJob(ID, 2, 1.5, 2.5, False, b"hi"),)
+                    ),
+                ),
+                True,
+            ),
+        ),
+        (
             20,
             {
                 "paused": False, "concurrency": 0, "rate": None, "key_concurrency": 0,
@@ -135,7 +161,7 @@ ROW = m.JobRow(ID, m.JobState.DEAD, 3, 1.5, 2.25, 3.0, 2, b"hi", 9, "no")
 )  # fmt: skip
 def test_each_answer_has_its_bytes(operation: int, body: object, reply: JobReply) -> None:
     asked = job_requests()
-    needed = {1: {"key": 1, "data": b"x"}, 2: {}, 6: {"all": True}, 8: {}, 20: {}, 21: {}}
+    needed = {1: {"key": 1, "data": b"x"}, 2: {}, 6: {"all": True}, 8: {}, 20: {}, 21: {}, 22: {}}
     assert not isinstance(asked.take(jobs(7, operation, needed.get(operation, {"id": 1}))), bytes)
     packet = asked.answered(reply)
     assert packet == bytes((0x97, 0, 0, 0, 7, operation)) + msgspec.msgpack.encode(body)
@@ -193,7 +219,9 @@ def test_any_bytes_are_a_request_or_a_refusal(operation: int, body: bytes) -> No
 @pytest.mark.parametrize("operation", list(JobOperation))
 def test_each_operation_needs_its_right(operation: JobOperation) -> None:
     body = {"key": 1, "at": 1, "data": b"x", "id": 1, "name": b"a"}
-    fields = {"ids": [1]} if "DEAD" in operation.name else body
+    fields: dict[str, object] = {"ids": [1]} if "DEAD" in operation.name else body
+    if operation is JobOperation.PUT_MANY:
+        fields = {"key": 1, "jobs": [b"x"]}
     without = Rights.ALL & ~RIGHTS[operation]
     assert job_requests(without).take(jobs(1, operation, fields)) == refusal(1, 0xF6)
     assert isinstance(job_requests(RIGHTS[operation]).take(jobs(1, operation, fields)), JobRequest)

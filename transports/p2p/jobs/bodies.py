@@ -59,6 +59,8 @@ class JobOperation(IntEnum):
     LIST_SCHEDULES = 14
     SHOW_QUEUE = 20
     SET_QUEUE = 21
+    LIST_WORKERS = 22
+    TAKE = 23
     PUT_MANY = 32
     FINISH = 33
     PROGRESS = 34
@@ -82,6 +84,8 @@ RIGHTS: dict[JobOperation, Rights] = {
     JobOperation.LIST_SCHEDULES: Rights.LIST,
     JobOperation.SHOW_QUEUE: Rights.LIST,
     JobOperation.SET_QUEUE: Rights.ACK,
+    JobOperation.LIST_WORKERS: Rights.LIST,
+    JobOperation.TAKE: Rights.PUSH | Rights.ACK,
     JobOperation.PUT_MANY: Rights.PUT,
     JobOperation.FINISH: Rights.ACK,
     JobOperation.PROGRESS: Rights.ACK,
@@ -136,7 +140,7 @@ class ListBody(_Body, frozen=True):
 
 
 class IdBody(_Body, frozen=True):
-    """SHOW, RETRY and CANCEL."""
+    """SHOW, RETRY, CANCEL and TAKE."""
 
     id: Id
 
@@ -200,6 +204,13 @@ class ListSchedulesBody(_Body, frozen=True):
     after: bytes = b""
     limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)] = 100
     name: ScheduleName | None = None
+
+
+class ListWorkersBody(_Body, frozen=True):
+    """LIST_WORKERS."""
+
+    after: Id = 0
+    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)] = 100
 
 
 class RateBody(_Body, frozen=True):
@@ -337,6 +348,35 @@ class SchedulePageBody(msgspec.Struct, frozen=True):
     more: bool
 
 
+class WorkerJobBody(msgspec.Struct, frozen=True):
+    """A job that a worker holds."""
+
+    id: int
+    attempt: int
+    since: int
+    until: int
+    begun: bool
+    data: bytes
+
+
+class WorkerBody(msgspec.Struct, frozen=True):
+    """A worker: the number of its connection, and its jobs, the first of `held`."""
+
+    connection: int
+    identity: bytes | None
+    window: int
+    takes: bool
+    held: int
+    jobs: list[WorkerJobBody]
+
+
+class WorkerPageBody(msgspec.Struct, frozen=True):
+    """LIST_WORKERS."""
+
+    workers: list[WorkerBody]
+    more: bool
+
+
 class QueueBody(msgspec.Struct, frozen=True):
     """SHOW_QUEUE and SET_QUEUE: the settings of the queue. Rates are nil where there is none."""
 
@@ -402,6 +442,11 @@ def request_of(
             return m.ShowQueue(number)
         case JobOperation.SET_QUEUE:
             return _set_queue(number, read_body(body, SetQueueBody))
+        case JobOperation.LIST_WORKERS:
+            listed = read_body(body, ListWorkersBody)
+            return m.ListWorkers(number, listed.after, listed.limit, answer_bytes_max)
+        case JobOperation.TAKE:
+            return m.TakeJob(number, read_body(body, IdBody).id, answer_bytes_max)
         case _:
             assert_never(operation)
 
@@ -428,6 +473,8 @@ def answer_body(reply: JobReply) -> bytes:
             answer = ScheduleDoneBody(_ms(reply.next_at), reply.existing)
         case m.SchedulePage():
             answer = SchedulePageBody([_schedule(row) for row in reply.rows], reply.more)
+        case m.WorkerPage():
+            answer = WorkerPageBody([_worker(row) for row in reply.rows], reply.more)
         case QueueShown(settings=settings):
             answer = _queue(settings)
         case m.JobCounts(ready=ready, delayed=delayed, leased=leased):
@@ -477,6 +524,14 @@ def _put_schedule(number: int, body: ScheduleBody) -> m.PutSchedule:
     recurrence = Recurrence(body.cron, body.zone, body.every)
     spec = m.ScheduleSpec(recurrence, body.data, body.ttl, body.missed)
     return m.PutSchedule(number, body.name, spec)
+
+
+def _worker(row: m.WorkerRow) -> WorkerBody:
+    jobs = [
+        WorkerJobBody(job.id, job.attempt, _ms(job.since), _ms(job.until), job.begun, job.data)
+        for job in row.jobs
+    ]
+    return WorkerBody(row.connection, row.identity, row.window, row.takes, row.held, jobs)
 
 
 def _set_queue(number: int, body: SetQueueBody) -> SetQueue:

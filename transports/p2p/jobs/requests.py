@@ -24,8 +24,8 @@ REQUESTS_MAX = 1024
 READS_MAX = 16
 """The number of lists and SHOWs among them, whose answers may be large."""
 
-PAGES = frozenset({JobOperation.LIST, JobOperation.LIST_SCHEDULES})
-READS = PAGES | {JobOperation.SHOW, JobOperation.RESULT}
+PAGES = frozenset({JobOperation.LIST, JobOperation.LIST_SCHEDULES, JobOperation.LIST_WORKERS})
+READS = PAGES | {JobOperation.SHOW, JobOperation.TAKE, JobOperation.RESULT}
 PAGE_BYTES_MAX = 256 * 1024
 
 
