@@ -64,6 +64,11 @@ class IdSource:
         self._reserved_ms = min(int(until * 1000) - EPOCH_MS, MAX_TS)
         self._reserve_more = reserve_more
 
+    @property
+    def last(self) -> int:
+        """The last id of the node: those that come are above it. 0: there was none."""
+        return self._last
+
     def next(self, now: float) -> int:
         """The next id at `now` (seconds since the Unix epoch).
 

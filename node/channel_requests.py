@@ -35,6 +35,7 @@ from millpond.actors.errors import (
     RequestError,
     UnknownChannel,
 )
+from millpond.actors.ids import IdSource
 from millpond.actors.messages import (
     Batch,
     CellMessage,
@@ -142,6 +143,7 @@ class ChannelRequests:
         authorize: Callable[[Principal, bytes], Rights | None],
         is_operator: Callable[[Principal], bool],
         subscriptions: Callable[[], Container[bytes]],
+        ids: IdSource,
         now: Callable[[], float],
         summaries: Callable[[], Iterator[ConnectionSummary]] = lambda: iter(()),
     ) -> None:
@@ -153,6 +155,7 @@ class ChannelRequests:
         self._authorize = authorize
         self._is_operator = is_operator
         self._subscriptions = subscriptions
+        self._ids = ids
         self._now = now
 
     def ask(
@@ -186,7 +189,7 @@ class ChannelRequests:
     def _list(self, request: b.ListBody, client: Admission) -> b.ListReply:
         changes = self._scheduler.cells_made
         if request.known == changes:
-            return b.ListReply([], False, changes)
+            return b.ListReply([], False, changes, self._ids.last)
         names = self._names_of_page(request, client)
         page: list[b.ChannelInfo] = []
         size = 0
@@ -195,7 +198,7 @@ class ChannelRequests:
             if size > PAGE_BYTES_MAX and page:
                 break
             page.append(self._row(name))
-        return b.ListReply(page, len(page) < len(names), changes)
+        return b.ListReply(page, len(page) < len(names), changes, self._ids.last)
 
     def _names_of_page(self, request: b.ListBody, client: Admission) -> list[bytes]:
         """The first names, one more than the page has. Rights are asked for these alone."""

@@ -211,6 +211,7 @@ class Node:
                 self._access.authorize,
                 self._access.is_operator,
                 self._subscription_ids,
+                self._channels.ids,
                 self.clock.now,
                 self.registry.summaries,
             ).ask,

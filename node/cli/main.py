@@ -19,6 +19,8 @@ COMMANDS = {
     "chat": ("chat.command", "Chat with a peer."),
     "put": ("commands.put", "Put messages into a channel."),
     "recv": ("commands.recv", "Receive and acknowledge messages."),
+    "ask": ("commands.ask", "Ask a question in a channel, and print the answer."),
+    "reply": ("commands.ask", "Answer questions in a channel by a program."),
     "list": ("commands.inspect", "List the ids of the messages in a channel."),
     "get": ("commands.inspect", "Print one message without removing it."),
     "ack": ("commands.inspect", "Acknowledge messages by id, which removes them."),

@@ -41,7 +41,7 @@ from millpond.node.backup import snapshots as backup_snapshots
 from millpond.node.chat import invites, message_requests
 from millpond.node.cli import contexts, jsonl
 from millpond.node.cli.commands import import_
-from millpond.node.client import asking, connect, inbox, link
+from millpond.node.client import asking, connect, inbox, link, otel
 from millpond.node.client import channel as client_channel
 from millpond.node.client.channels import Channels
 from millpond.node.client.retry import ReconnectBackoff
@@ -462,6 +462,7 @@ CLIENT: dict[str, Numbers] = {
         _of(ReconnectBackoff, "stable_s"),
     ),
     "silence of the node": (_of(LINK, "idle_s"), _of(LINK, "pong_s")),
+    "traces that the span of a read is linked to": (otel.LINKS_MAX,),
     "contexts": (contexts.CONTEXTS_MAX, contexts.BYTES_MAX),
     "a line for `import`": (jsonl.LINE_BYTES_MAX,),
     "`import` into a full or failing node": (import_.PATIENCE_S,),

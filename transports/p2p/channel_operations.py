@@ -83,11 +83,13 @@ class ChannelInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 class ListReply(msgspec.Struct, frozen=True):
     """A page, in the order of the names. `changes`: a number that changes with every channel that
-    is made. `more`: ask again, after the last name."""
+    is made. `more`: ask again, after the last name. `last_id`: new messages of the node have ids
+    above it (0: a node that does not tell)."""
 
     page: list[ChannelInfo]
     more: bool
     changes: int
+    last_id: int = 0
 
 
 class CreateBody(msgspec.Struct, frozen=True):

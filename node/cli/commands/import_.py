@@ -22,7 +22,7 @@ import msgspec
 from millpond.actors.channels.settings import TTL_UNLIMITED
 from millpond.actors.errors import KeyReused, RequestError
 from millpond.actors.ids import EPOCH_MS
-from millpond.actors.messages import U64_MAX, Mode
+from millpond.actors.messages import Mode
 from millpond.actors.store.changes import AttemptsSet, Change, ModeSet, Snapshot, StoredMessage
 from millpond.actors.store.message_attributes import DueAt, UniqueKey
 from millpond.node.cli.connection import explain_errors, open_channel
@@ -34,12 +34,13 @@ from millpond.node.cli.options.units import U32_MAX
 from millpond.node.cli.output import counted, print_json
 from millpond.node.cli.progress import Progress
 from millpond.node.client.channel import Channel
-from millpond.node.client.errors import HandshakeRefused, ModeMismatch
+from millpond.node.client.errors import ModeMismatch
 from millpond.node.client.future import ReplyFuture
 from millpond.node.client.in_flight import Receipt
 from millpond.node.client.retry import RETRYABLE, RetryBudget
 from millpond.node.data_folder import OfflineStore
 from millpond.node.jobs.requests import Operation, ask
+from millpond.transports.p2p.channel_operations import ChannelOperation
 
 EPILOG = """\
 examples:
@@ -200,22 +201,20 @@ async def _import_online(args: argparse.Namespace, fd: int, summary: Summary) ->
     while following is not None:
         line = following[1]
         async with _producing(args, line.channel, line.mode) as channel:
-            puts = _Puts(args, channel, summary, await _last_id(args, line.channel, channel.mode))
+            puts = _Puts(args, channel, summary, await _last_id(channel))
             while following is not None and following[1].channel == line.channel:
                 await puts.put(*following)
                 following = await anext(rest, None)
             await puts.finish()
 
 
-async def _last_id(args: argparse.Namespace, name: bytes, mode: Mode | None) -> int:
-    """The last id in a channel, which new messages are above; 0: it is empty, or not to be seen."""
-    if mode is Mode.FANOUT:
-        return 0  # to look there would make this command a subscriber
-    try:
-        async with open_channel(args, name, "consumer") as channel:
-            return max(await channel.list(U64_MAX, limit=1), default=0)
-    except (RequestError, HandshakeRefused):
-        return 0  # it may put alone
+async def _last_id(channel: Channel) -> int:
+    """The last id of the node: that of a message which the node had before is not above it, also if
+    the message has gone and only its key is known."""
+    reply = await channel.admin(ChannelOperation.LIST, {"limit": 1, "patterns": []})
+    last_id = reply["last_id"]
+    assert isinstance(last_id, int), "an id"
+    return last_id
 
 
 @asynccontextmanager

@@ -28,13 +28,18 @@ async def open_streams(
             if not isinstance(first_cause(exc), UnknownStream):
                 raise
             name = getattr(args, "name", None)
-            count = None
-            if args.command == "stream" and isinstance(name, bytes):
-                count = await streams.partitions(name)
+            if args.command != "stream" or not isinstance(name, bytes):
+                raise
+            count = await streams.partitions(name)
             if count is None or count == 1:
                 raise
-            text = f"it is a topic, whose streams are {shown(name)}/0 to {shown(name)}/{count - 1}"
-            raise Failure(f"{shown(name)!r}: {text}", ExitCode.NOT_FOUND) from exc
+            raise Failure(topic_text(name, count), ExitCode.NOT_FOUND) from exc
+
+
+def topic_text(name: bytes, count: int) -> str:
+    """The text for one who takes a topic of several partitions for a stream."""
+    streams = f"{shown(name)}/0 to {shown(name)}/{count - 1}"
+    return f"{shown(name)!r}: it is a topic, whose streams are {streams}"
 
 
 async def existing(streams: Streams, name: bytes) -> str:
@@ -42,12 +47,21 @@ async def existing(streams: Streams, name: bytes) -> str:
     count = await streams.partitions(name)
     match count:
         case None:
-            what = "a stream of one of its partitions exists"
+            first = [each async for each in _numbered(streams, name)][:1]
+            which = f" ({shown(first[0])!r})" if first else ""
+            what = f"a stream of one of its partitions exists{which}"
         case 1:
             what = "a stream of this name exists, which is a topic of one partition as well"
         case _:
             what = f"a topic of this name exists, with {count} partitions"
     return f"{shown(name)!r}: {what}"
+
+
+async def _numbered(streams: Streams, name: bytes) -> AsyncIterator[bytes]:
+    """The streams that have names of partitions of this topic."""
+    async for each in streams.names(name + b"/"):
+        if each[len(name) + 1 :].isdigit():
+            yield each
 
 
 def shown(name: bytes | None) -> str:

@@ -20,9 +20,10 @@ from millpond.node.cli.removal import (
     size_fields,
     size_text,
 )
-from millpond.node.cli.stream.connection import open_streams
+from millpond.node.cli.stream.connection import open_streams, topic_text
 from millpond.node.cli.stream.options import position, stream_name
 from millpond.node.client.streams.records import StreamInfo
+from millpond.node.client.streams.streams import Streams
 
 TRIM_EPILOG = """\
 examples:
@@ -147,8 +148,8 @@ async def _delete_question(args: argparse.Namespace) -> str:
                 continue
             size = size_text(kept_records(info), info.bytes_kept)
             texts.append(f"{printable(name)!r} with {size}")
-    if not texts:
-        raise _unknown(args.names)
+        if not texts:
+            raise await _unknown(streams, args.names)
     return f"Delete {'stream' if len(texts) == 1 else 'streams'} {', '.join(texts)}?"
 
 
@@ -169,11 +170,20 @@ async def _delete(args: argparse.Namespace) -> int:
                 print_json(data_field(name, "stream") | fields)
             size = size_text(count, info.bytes_kept)
             say_removed(args, f"stream {printable(name)!r} deleted with {size}")
-    if missing:
-        raise _unknown(missing)
+        if missing:
+            raise await _unknown(streams, missing)
     return ExitCode.OK
 
 
-def _unknown(names: list[bytes]) -> Failure:
-    text = ", ".join(repr(os.fsdecode(name)) for name in names)
-    return Failure(f"there is no stream {text}", ExitCode.NOT_FOUND)
+async def _unknown(streams: Streams, names: list[bytes]) -> Failure:
+    """The failure for names that no stream has; a topic among them is said to be one."""
+    texts, missing = [], []
+    for name in names:
+        count = await streams.partitions(name)
+        if count is None or count == 1:
+            missing.append(repr(os.fsdecode(name)))
+        else:
+            texts.append(f"{topic_text(name, count)}; see millpond topic rm")
+    if missing:
+        texts.append(f"there is no stream {', '.join(missing)}")
+    return Failure("; ".join(texts), ExitCode.NOT_FOUND)

@@ -330,6 +330,22 @@ def test_a_failed_export_leaves_the_old_file(node: Serving, tmp_path: Path):
     assert file.read_text() == "precious"
 
 
+@pytest.mark.parametrize("mode", ["queue", "fanout"])
+def test_messages_that_left_are_not_imported_again(node: Serving, tmp_path: Path, mode: str):
+    """The node knows their keys, and answers each put with the receipt of the first."""
+    at, name, file = ("--connect", node.urls["tcp"]), f"left-{mode}", tmp_path / "left.jsonl"
+    assert command("channel", "create", name, "--mode", mode, *at).returncode == 0
+    for n in range(3):
+        assert command("put", name, f"{n}", *at).returncode == 0
+    file.write_bytes(command("export", name, *at).stdout)
+    assert len(file.read_text().splitlines()) == 3
+    assert command("channel", "purge", name, "--yes", *at).returncode == 0
+    told = command("import", str(file), *at).stderr
+    assert told == b"0 messages imported, 3 already there\n"
+    assert command("channel", "rm", name, "--yes", *at).returncode == 0
+    assert command("import", str(file), *at).stderr == b"3 messages imported\n"
+
+
 def test_what_is_in_a_file_twice_is_imported_once(node: Serving, tmp_path: Path):
     """Two exports in one file: the same message may differ in what is left of its ttl."""
     file, url = tmp_path / "twice.jsonl", node.urls["tcp"]

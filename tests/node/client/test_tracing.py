@@ -220,6 +220,16 @@ async def test_a_trace_goes_from_append_to_read(spans: Spans, url: str) -> None:
     }
 
 
+async def test_a_read_has_links_to_32_traces(spans: Spans, url: str) -> None:
+    async with connect(url, "any") as channel:
+        stream = channel.streams.stream("many")
+        await stream.create()
+        for n in range(40):
+            await stream.append(b"%d" % n)
+        assert len(await stream.read(0)) == 40
+    assert len(spans["receive many"].links) == 32
+
+
 def test_a_blocking_client_continues_the_trace_of_its_thread(spans: Spans) -> None:
     with millpond.testing.run_node() as node, millpond.sync.connect(node.url, "chat/1") as channel:
         with spans.tracer.start_as_current_span("view"):
