@@ -117,6 +117,7 @@ class InfoReply(msgspec.Struct):
     more: bool
     parts: int = 0
     """Of batches, that are staged and not published."""
+    replica: ReplicaInfo | None = None
 
 
 class ExportRequest(msgspec.Struct):
@@ -385,6 +386,7 @@ def _info(request: InfoRequest, sources: StatusSources) -> InfoReply:
         channels=sum(1 for _ in _channels(scheduler)),
         streams=sources.streams,
         parts=sources.parts,
+        replica=sources.replica,
         usage=sources.store.usage,
         scheduler=scheduler.counters,
         delivery=sources.delivery,

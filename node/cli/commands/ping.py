@@ -117,6 +117,7 @@ def _page(answer: dict[str, Any]) -> list[str]:
         "crashes": f"{scheduler['crashes']} ({scheduler['quarantines']} channels quarantined)",
         "kept": kept,
         **_store_rows(answer["store"]),
+        **_replica_rows(answer.get("replica")),
         "streams": f"{answer['streams']}, {size_text(usage['log_bytes'])}",
         "channels": str(answer["channels"]),
     }
@@ -150,6 +151,14 @@ def _store_rows(store: dict[str, Any] | None) -> dict[str, str]:
         count = "1 damage" if damages == 1 else f"{damages} damages"
         rows["damaged"] = f"{count}, {counters['damaged']} channels not served: {how}"
     return rows
+
+
+def _replica_rows(replica: dict[str, Any] | None) -> dict[str, str]:
+    if replica is None:  # or a node of an older version
+        return {}
+    state = f"AWAY: {replica['error']}" if replica["error"] else replica["state"]
+    lag = f"{size_text(replica['lag_bytes'])} and {replica['lag_s']:.1f} s behind"
+    return {"replica": f"{replica['url']}, {state}, {lag}"}
 
 
 def _table(channels: list[dict[str, Any]]) -> list[str]:

@@ -36,6 +36,7 @@ def node_findings(args: argparse.Namespace) -> Generator[Finding, None, Path | N
             ms, answer = anyio.run(partial(_ping_and_info, args))
         yield _round_trip(str(address), ms)
         yield from _store(answer)
+        yield from _replica(answer)
         yield from _parts(answer)
         if answer is not None and answer["store"] is not None and is_loopback(address.host):
             folder = Path(answer["store"]["folder"])
@@ -125,6 +126,21 @@ def _store(answer: dict[str, Any] | None) -> Generator[Finding]:
         found = "1 damage" if damages == 1 else f"{damages} damages"
         text = f"{found} in the data folder; {count} not served; {advice}"
         yield Finding("damage", "fail", text)
+
+
+def _replica(answer: dict[str, Any] | None) -> Generator[Finding]:
+    """The finding about the replica of the node, if it has one."""
+    replica = None if answer is None else answer.get("replica")
+    if replica is None:
+        return
+    if replica["error"]:
+        lag = f"{replica['lag_bytes']} bytes wait; the node serves on"
+        text = f"{replica['url']} is away: {replica['error']}: {lag}"
+        yield Finding("replica", "warn", text)
+    elif not replica["snapshot_at"]:
+        yield Finding("replica", "warn", f"{replica['url']} has no snapshot yet")
+    else:
+        yield Finding("replica", "ok", f"{replica['url']} is {replica['lag_s']:.1f} s behind")
 
 
 def _parts(answer: dict[str, Any] | None) -> Generator[Finding]:

@@ -81,6 +81,10 @@ def test_a_node_is_restored_after_a_kill(
         put(node, b"one", b"two")
         wait_for(url, env, snapshots=1)
         put(node, b"three")
+        told = command("info", "--connect", node.urls["tcp"], env=environment())
+        assert f"{url}, shipping".encode() in told.stdout
+        seen = command("doctor", "--connect", node.urls["tcp"], env=environment())
+        assert f"{url} is ".encode() in seen.stdout, seen.stdout
         lsn = int(str(status(url, env)["lsn"]))
         wait_for(url, env, snapshots=1, shipped=lsn)
         time.sleep(0.5)
