@@ -117,6 +117,7 @@ class ReplicaService:
 
     async def _run(self) -> None:
         """Raises Fenced, OtherReplica, BadReplica: the node ends."""
+        await self._keep_id()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.shipper.run)
             tasks.start_soon(self.shipper.beat)
@@ -155,6 +156,16 @@ class ReplicaService:
         )
 
     # The position.
+
+    async def _keep_id(self) -> None:
+        """Store the id of the node before the replica has it: another one would be refused."""
+        while not self._path.exists():
+            first = msgspec.json.encode(self.shipper.position)
+            try:
+                await _in_thread(partial(replace, self._path, first))
+            except OSError as exc:
+                log.warning("position of the replica not stored: error=%s", exc)
+                await anyio.sleep(POSITION_S)
 
     async def _keep_position(self) -> None:
         """Store the position now and then, and at once after the first object of a claim."""
