@@ -227,9 +227,10 @@ class Config:
     """Addresses at which peers can reach this node. They are in its contact card."""
     peer_channels: tuple[str, ...] = ()
     """Channels (patterns) to which all contacts may send messages, besides `chat/<their id>`."""
-    message_requests: bool = False
-    """Keep first chat messages of unknown senders as requests, up to 4 of each of 32 senders, until
-    they are accepted or refused (`millpond chat requests`). Without it they are dropped."""
+    message_requests: bool = True
+    """Keep first chat messages of unknown senders that have the node's card as requests, up to 4 of
+    each of 32 senders, until they are accepted, ignored or blocked (`millpond chat requests`).
+    Without it they are dropped."""
     allow_plain_peers: bool = False
     """Exchange messages with peers on other machines without TLS where they have none (earlier
     versions). Whoever is on the way can then swallow messages and forge receipts. Without it a peer

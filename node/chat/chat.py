@@ -330,12 +330,20 @@ class Chat:
             unread=0,
             waiting=0,
             last=None,
+            accepted=self._has_answered(peer.public),
+            key_changed=self._outbox.context.book.has_changed_key(peer),
         )
         if conversation is not None:
             info.tail, info.read = conversation.tail, conversation.read
             info.unread, info.waiting = conversation.unread, len(conversation.waiting)
             info.last = _preview(conversation.last)
+            info.accepted |= conversation.is_answered
         return info
+
+    def _has_answered(self, peer: bytes) -> bool:
+        """True if a message or receipt of the peer has come: it has accepted this node."""
+        state = self._outbox.context.store.states.get(peer)
+        return state is not None and bool(state.their_key or state.channels)
 
 
 def _sender_of(text: str) -> bytes:

@@ -73,6 +73,8 @@ class Conversation:
         self.tail = 0
         """The sequence of the next record."""
         self.last: LatestMessage | None = None
+        self.is_answered = False
+        """True if the peer has written, or has received something."""
         self.reorder_buffer = ReorderBuffer(is_whole=is_whole)
         self._life_ms = life_ms
         self._line = ""
@@ -232,6 +234,7 @@ class Conversation:
 
     def _replay_in(self, sequence: int, record: Record) -> None:
         self._remember(record.uuid, record.at)
+        self.is_answered = True
         if record.line:
             self.reorder_buffer.resume(record.line, record.n)
         self.last = LatestMessage(Kind.IN, record.text, record.at)
@@ -245,6 +248,7 @@ class Conversation:
 
     def _replay_state(self, record: Record) -> None:
         own = self._own.get(record.uuid)
+        self.is_answered |= record.state in (State.DELIVERED, State.READ)
         if own is not None and record.state is not None and is_newer(record.state, own.state):
             own.state = record.state
             self._waiting.pop(record.uuid, None)

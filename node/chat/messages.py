@@ -49,7 +49,8 @@ class ChatInfo(msgspec.Struct):
 
     It is stored in the stream `stream`, whose next sequence is `tail`: 0 for an empty conversation.
     `read` is the sequence of the first unread record, followed by `unread` messages of the peer.
-    `waiting` messages of this node are not sealed yet. `here` and `seen_at` as in PEERS.
+    `waiting` messages of this node are not sealed yet. `here`, `seen_at` and `key_changed` as in
+    PEERS. `accepted` is False as long as nothing that the peer has signed for this node has come.
     """
 
     name: str
@@ -63,6 +64,8 @@ class ChatInfo(msgspec.Struct):
     unread: int
     waiting: int
     last: LastMessage | None
+    accepted: bool = True
+    key_changed: bool = False
 
 
 class ChatsAnswer(msgspec.Struct):

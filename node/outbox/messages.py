@@ -32,6 +32,8 @@ class PeerOperation(IntEnum):
     INVITES = 25
     CANCEL_INVITE = 26
     ACCEPT_INVITE = 27
+    PEER_BLOCK = 28
+    PEER_VERIFY = 29
 
 
 class Nothing(msgspec.Struct):
@@ -65,8 +67,9 @@ class PeersRequest(msgspec.Struct):
 class PeerInfo(msgspec.Struct):
     """A peer. `here`: it is online; `seen_at`: seconds since 1970, None if not in this run.
 
-    `safety_number` is None in lists of several peers: it takes 10 ms for each. `queued` is the
-    number of messages that wait for it, `unconfirmed` that of messages without a receipt;
+    `safety_number` is None in lists of several peers: it takes 10 ms for each. `key_changed`: the
+    key took the place of another one, and nobody has compared the new safety number. `queued` is
+    the number of messages that wait for it, `unconfirmed` that of messages without a receipt;
     `can_seal`: a message can be sealed now. `version` is that of messages to it.
     """
 
@@ -85,6 +88,7 @@ class PeerInfo(msgspec.Struct):
     version: int
     unconfirmed: int
     safety_number: str | None = None
+    key_changed: bool = False
 
 
 class PeersAnswer(msgspec.Struct):
@@ -118,6 +122,26 @@ class RemoveRequest(msgspec.Struct):
     """A peer to be removed, by name or peer id."""
 
     peer: str
+
+
+class BlockRequest(msgspec.Struct):
+    """A peer to be blocked, by name or peer id."""
+
+    peer: str
+
+
+class VerifyRequest(msgspec.Struct):
+    """The safety number that a person has heard or read from a peer (name or peer id)."""
+
+    peer: str
+    number: str
+
+
+class VerifyAnswer(msgspec.Struct):
+    """The level of trust of the peer now. `error`: the number is another one, or none."""
+
+    trust: str
+    error: str | None = None
 
 
 class SendRequest(msgspec.Struct):

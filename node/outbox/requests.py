@@ -33,11 +33,19 @@ from millpond.node.peers.errors import DeliveryTokenError
 from millpond.node.peers.fingerprint import fingerprint, fingerprint_words
 from millpond.node.peers.identity import BadPeerId, peer_id, public_key_of
 from millpond.node.peers.local_envelope import is_local, local_uuid
-from millpond.node.peers.safety_number import safety_number
+from millpond.node.peers.safety_number import (
+    BadSafetyNumber,
+    parse_safety_number,
+    safety_number,
+)
 from millpond.transports.p2p.bodies import read_body
 from millpond.transports.p2p.interface import PeersCallback
 
 log = logging.getLogger(__name__)
+
+NUMBERS_DIFFER = (
+    "THE NUMBERS DIFFER: they are not of this peer and this node, or somebody sits in between"
+)
 
 Handler = Callable[[bytes], Awaitable[bytes]]
 """The implementation of an operation: the body of the request to that of the reply. Raises
@@ -58,6 +66,8 @@ class PeerRequests:
             b.PeerOperation.PEERS: self._peers,
             b.PeerOperation.PEER_ADD: self._add,
             b.PeerOperation.PEER_REMOVE: self._remove,
+            b.PeerOperation.PEER_BLOCK: self._block,
+            b.PeerOperation.PEER_VERIFY: self._verify,
             b.PeerOperation.SEND: self._send,
             b.PeerOperation.OPEN: self._open,
         }
@@ -164,6 +174,7 @@ class PeerRequests:
             can_seal=self._outbox.can_seal(peer.public),
             version=self._outbox.version(peer.public),
             unconfirmed=self._outbox.unconfirmed(peer.public),
+            key_changed=self._outbox.context.book.has_changed_key(peer),
         )
 
     async def _add(self, body: bytes) -> bytes:
@@ -192,7 +203,8 @@ class PeerRequests:
                 raise BadCard("the card belongs to another key")
             local = local_addresses(card)
             if local and not self._outbox.context.settings.is_local:
-                raise BadCard(f"the card has addresses of this machine or link: {', '.join(local)}")
+                found = f"the card has addresses of this machine or link: {', '.join(local)}"
+                raise BadCard(f"{found}; ask for one made with `--via RELAY` or `--address`")
             public = card.public
         if public == self._outbox.context.identity.public:
             raise BadPeerId("this is the key of this node")
@@ -223,6 +235,26 @@ class PeerRequests:
         await anyio.to_thread.run_sync(self._outbox.context.book.remove, peer.name)
         self._outbox.scheduler.address_book_changed()
         return b.write_body(b.Nothing())
+
+    async def _block(self, body: bytes) -> bytes:
+        peer = self._resolve(read_body(body, b.BlockRequest).peer)
+        await anyio.to_thread.run_sync(self._outbox.context.book.block, peer.id)
+        self._outbox.scheduler.address_book_changed()
+        return b.write_body(b.Nothing())
+
+    async def _verify(self, body: bytes) -> bytes:
+        """Compare the safety number that a person gives, and mark the peer as verified."""
+        request = read_body(body, b.VerifyRequest)
+        peer, context = self._resolve(request.peer), self._outbox.context
+        number = partial(safety_number, context.identity.public, peer.public)
+        try:
+            is_same = parse_safety_number(request.number) == await anyio.to_thread.run_sync(number)
+            if not is_same:
+                return b.write_body(b.VerifyAnswer(peer.trust.value, NUMBERS_DIFFER))
+            peer = await anyio.to_thread.run_sync(context.book.verify, peer.id)
+        except (BadSafetyNumber, AddressBookError) as error:
+            return b.write_body(b.VerifyAnswer(peer.trust.value, str(error)))
+        return b.write_body(b.VerifyAnswer(peer.trust.value))
 
     async def _take_delivery_keys(self, owner: bytes | None, body: bytes) -> bytes:
         """Replace the delivery keys of the mailbox of a contact at this relay."""

@@ -150,8 +150,7 @@ class _Peers:
         same = self.by_public.get(new.public)
         if same is not None and same.trust not in UNACCEPTED:
             raise DuplicatePeer(f"that is the key of {same.name!r}")
-        ends = (f" (old {number})" for number in range(1, PEERS_MAX + 2))
-        names = (old.name[: NAME_CHARS_MAX - len(end)].rstrip() + end for end in ends)
+        names = (_old_name(old.name, number) for number in range(1, PEERS_MAX + 2))
         name = next(each for each in names if each not in self.by_name)
         kept = Peer(name, old.public, Trust.BLOCKED, (), (), old.added_at)
         return [*(new if each is old else each for each in self.without(same)), kept]
@@ -222,6 +221,14 @@ class AddressBook:
         """True for the key of a contact or a relay."""
         peer = self._current().by_public.get(public)
         return peer is not None and peer.trust not in UNACCEPTED
+
+    def has_changed_key(self, peer: Peer) -> bool:
+        """True if the key of an added peer took the place of another one, which stays in the book
+        as blocked under a name made of its own, and was not verified since."""
+        if peer.trust is not Trust.ADDED:
+            return False
+        old = self._current().by_name.get(_old_name(peer.name, 1))
+        return old is not None and old.trust is Trust.BLOCKED
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call `callback` after each change, in the thread that made or noticed the change."""
@@ -452,6 +459,12 @@ class AddressBook:
     def _notify(self) -> None:
         for callback in self._callbacks:
             callback()
+
+
+def _old_name(name: str, number: int) -> str:
+    """The name of a key that a peer had before."""
+    end = f" (old {number})"
+    return name[: NAME_CHARS_MAX - len(end)].rstrip() + end
 
 
 def _made_at(peer: Peer) -> float:

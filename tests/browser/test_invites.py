@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from millpond.node.peers.address_book import Trust
 from tests.browser.chromium import Browser, Tab
 from tests.browser.conftest import Person
 
@@ -33,8 +34,6 @@ async def test_one_link_makes_a_conversation(
     await other.click("#peer-card")
     await other.type(link)
     await other.click("#sheet form .strong")
-    await other.until("document.getElementById('sheet').innerText.includes('its own machine')")
-    await other.press("Escape")
     await other.until("document.getElementById('talk-name').innerText === 'alice'")
     await other.until("document.querySelector('.note')?.innerText.includes('Both sides')")
     await tab.press("Escape")
@@ -66,3 +65,33 @@ async def test_an_invite_is_cancelled_and_a_wrong_one_is_explained(
     await tab.type(link)
     await tab.click("#sheet form .strong")
     await tab.until("document.querySelector('.problem').innerText.includes('this node')")
+
+
+async def test_a_peer_is_verified_and_blocked_on_the_page(
+    tab: Tab, homes: AsyncExitStack, alice: Person, bob: Person
+) -> None:
+    alice.knows(bob)
+    await homes.enter_async_context(alice.at_home())
+    await alice.enters(tab)
+    await tab.click("#people-list button")
+    await tab.until("document.getElementById('talk-trust').innerText === 'Not verified'")
+    await tab.click("#details")
+    await tab.until("document.querySelectorAll('.words li').length === 12")
+    await tab.click("#number")
+    await tab.type("1" * 60)
+    await tab.press("Enter")
+    await tab.until("document.querySelector('.problem').innerText.includes('DIFFER')")
+    number = await tab.run(
+        "[...document.querySelectorAll('.words li')].map((e) => e.innerText).join(' ')"
+    )
+    await tab.run("document.getElementById('number').value = ''")
+    await tab.click("#number")
+    await tab.type(number)
+    await tab.press("Enter")
+    await tab.until("document.querySelector('.trust.is-verified') !== null")
+    await tab.until("document.getElementById('talk-trust').innerText === 'Verified'")
+    await tab.click("#block")
+    await tab.until("document.getElementById('block').innerText.includes('press again')")
+    await tab.click("#block")
+    await tab.until("document.querySelector('#people-list button') === null")
+    assert [each.trust for each in alice.book.peers] == [Trust.BLOCKED]

@@ -18,12 +18,12 @@ from millpond.actors.errors import (
     StorageFailed,
     UnknownPeer,
 )
-from millpond.node.chat.messages import ChatInfo, ChatsAnswer
+from millpond.node.chat.messages import ChatInfo, ChatsAnswer, InviteAnswer
 from millpond.node.chat.records import Record, Unreadable, decode_record
 from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.client.channel import Channel
 from millpond.node.client.streams.records import Record as StreamRecord
-from millpond.node.outbox.messages import PeerOperation
+from millpond.node.outbox.messages import AddAnswer, PeerOperation, PeersAnswer, VerifyAnswer
 
 SOON_S = 0.25
 RETRY_S = 0.5
@@ -67,6 +67,30 @@ class ChatClient:
         body = {"peer": chat.id, "text": text, "uuid": os.urandom(UUID_BYTES)}
         sequence: int = (await self._request(PeerOperation.CHAT_SEND, body))["sequence"]
         return sequence
+
+    async def invite(self, name: str) -> InviteAnswer:
+        """An invite for the peer that will have this name."""
+        answer = await self._request(PeerOperation.INVITE, {"name": name})
+        return msgspec.convert(answer, InviteAnswer)
+
+    async def accept_invite(self, link: str, name: str) -> AddAnswer:
+        """Add the maker of an invite."""
+        body = {"link": link, "name": name}
+        return msgspec.convert(await self._request(PeerOperation.ACCEPT_INVITE, body), AddAnswer)
+
+    async def safety_number(self, chat: ChatInfo) -> str:
+        """The safety number of a peer. Raises UnknownPeer."""
+        answer = await self._request(PeerOperation.PEERS, {"peer": chat.id})
+        return str(msgspec.convert(answer, PeersAnswer).peers[0].safety_number)
+
+    async def verify(self, chat: ChatInfo, number: str) -> VerifyAnswer:
+        """Compare the safety number that the peer has told. Raises UnknownPeer."""
+        body = {"peer": chat.id, "number": number}
+        return msgspec.convert(await self._request(PeerOperation.PEER_VERIFY, body), VerifyAnswer)
+
+    async def block(self, chat: ChatInfo) -> None:
+        """Block the key of a peer. Raises UnknownPeer."""
+        await self._request(PeerOperation.PEER_BLOCK, {"peer": chat.id})
 
     async def mark_read(self, chat: ChatInfo, sequence: int) -> None:
         """Everything up to this record was seen."""

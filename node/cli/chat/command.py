@@ -38,7 +38,8 @@ examples:
   millpond chat --web                     print a link that opens the chat page once
   millpond chat requests                  list first messages of unknown senders
   millpond chat requests accept ID carol  add the sender ID as the peer carol; ID is a peer id
-  millpond chat requests refuse ID        remove its messages, and take none for 9 days
+  millpond chat requests ignore ID        remove its messages, and take none for 9 days
+  millpond chat requests block ID         remove its messages, and block its key for ever
 
 An invite works once, and adds both sides. The node stores messages for a peer until it or one of
 its relays is online. In a pipe each line of stdin is a message, and each received message is a line
@@ -80,7 +81,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--web", action="store_true", help="print a link to the chat page")
     parser.add_argument("--open", action="store_true", help="with --web: open it in the browser")
     parser.add_argument(
-        "--block", action="store_true", help="with `requests refuse ID`: block the key for ever"
+        "--block", action="store_true", help="with `requests ignore ID`: block the key for ever"
     )
     parser.add_argument(
         "--for",

@@ -13,6 +13,7 @@ from millpond.actors.errors import DataTooLarge, EmptyData, NotAllowed, UnknownP
 from millpond.node.chat.messages import ChatInfo
 from millpond.node.chat.records import Kind
 from millpond.node.cli.chat.client import ChatClient, Page
+from millpond.node.cli.chat.invites import OWN_REACH, PEERS_REACH
 from millpond.node.cli.chat.screen import Screen
 from millpond.node.cli.chat.view import (
     CHANGE_INDENT,
@@ -25,7 +26,9 @@ from millpond.node.cli.chat.view import (
 )
 from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.client.channel import Channel
+from millpond.node.outbox.own_addresses import Reach
 from millpond.node.peers.peer import Trust
+from millpond.node.qr_code import qr_lines
 
 POLL_S = 2.0
 REPORT_EVERY_S = 1.0
@@ -36,11 +39,14 @@ UNREAD_RECORDS_MAX = 10_000
 TYPED_AHEAD_MAX = 100
 UNSENT_REPORTS = 2
 HELP = """\
-/to PEER   talk with somebody else        /list   all conversations
-/who       who is online                  /quit   leave (so does Ctrl-D)
-//...      a message that begins with /   Alt-Enter: a new line in the message
-Tab        completes a command or a name"""
-COMMANDS = ("/help", "/list", "/quit", "/who")
+/to PEER          talk with somebody else        /list    all conversations
+/who              who is online                  /quit    leave (so does Ctrl-D)
+/invite NAME      a link that adds both sides    /block   take nothing more from this peer
+/add LINK NAME    accept an invite               //...    a message that begins with /
+/verify [NUMBER]  show, or compare, the safety number of this peer
+Tab completes a command or a name; Alt-Enter begins a new line in the message"""
+COMMANDS = ("/add", "/block", "/help", "/invite", "/list", "/quit", "/verify", "/who")
+BLOCK_AGAIN = "/block yes"
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -140,12 +146,81 @@ class Dialogue:
                 await self._screen.show(lines or ["nobody"])
             case "/to" if rest.strip():
                 await self._switch_to(rest.strip())
+            case "/invite" if rest.strip():
+                await self._invite(rest.strip())
+            case "/add" if len(rest.split(None, 1)) == 2:
+                await self._add(*rest.split(None, 1))
+            case "/verify":
+                await self._verify(rest.strip())
+            case "/block":
+                return await self._block(is_sure=rest.strip() == "yes")
             case "/help":
                 await self._screen.show(HELP.splitlines())
             case _:
                 text = f"{clean(command)}: unknown command; the commands are:"
                 await self._screen.show([text, *HELP.splitlines()])
         return True
+
+    # Commands about peers.
+
+    async def _invite(self, name: str) -> None:
+        answer = await self._client.invite(name)
+        if answer.link is None:
+            await self._screen.show([clean(str(answer.error))])
+            return
+        rows = qr_lines(answer.link)
+        if not await self._screen.show_image(rows, len(rows[0])):
+            await self._screen.show([f"--- a window of {len(rows[0])} columns shows a QR code"])
+        warning = OWN_REACH.get(Reach(answer.reach))
+        await self._screen.show(
+            [
+                answer.link,
+                f"--- give this link to {clean(name)} alone: it works once, for 7 days",
+                *([f"--- warning: {warning}"] if warning else []),
+            ]
+        )
+
+    async def _add(self, link: str, name: str) -> None:
+        answer = await self._client.accept_invite(link, name.strip())
+        if answer.error is not None:
+            await self._screen.show([f"not added: {clean(answer.error)}"])
+            return
+        warning = PEERS_REACH.get(Reach(answer.reach))
+        if warning is not None:
+            await self._screen.show([f"--- warning: {warning.format(name=clean(name))}"])
+        await self._switch_to(name.strip())
+
+    async def _verify(self, number: str) -> None:
+        try:
+            if number:
+                answer = await self._client.verify(self._chat, number)
+                said = answer.error or f"{self._chat.name}: {answer.trust}"
+                await self._screen.show([f"--- {clean(said)}"])
+                self._chat = await self._client.chat_with(self._chat.id)
+                return
+            digits = (await self._client.safety_number(self._chat)).split()
+        except UnknownPeer:
+            await self._screen.show(["this peer was removed"])
+            return
+        rows = [" ".join(digits[start : start + 4]) for start in range(0, len(digits), 4)]
+        told = f"{self._chat.name} sees the same number if nobody sits in between. Have it read"
+        await self._screen.show(
+            [*rows, f"--- {told} to you, and type: /verify followed by what you hear"]
+        )
+
+    async def _block(self, *, is_sure: bool) -> bool:
+        """Block the peer; False: the dialogue ends with it."""
+        if not is_sure:
+            text = f"--- {BLOCK_AGAIN} blocks the key of {self._chat.name} for ever"
+            await self._screen.show([text])
+            return True
+        try:
+            await self._client.block(self._chat)
+        except UnknownPeer:
+            await self._screen.show(["this peer was removed"])
+            return True
+        await self._screen.show([f"--- {self._chat.name} is blocked"])
+        return False
 
     async def _switch_to(self, name: str) -> None:
         try:
@@ -159,7 +234,7 @@ class Dialogue:
 
     async def _show_conversation(self, info: ChatInfo) -> None:
         self._chat = info
-        self._view = ConversationView(info.name)
+        self._view = ConversationView(info.name, is_accepted=info.accepted)
         self._sent_to, self._shown_to = -1, info.tail
         if self._screen.is_interactive:
             await self._screen.show([f"--- {describe(info)}   (/help tells of commands)"])
@@ -297,6 +372,7 @@ class Dialogue:
                 lines.append("--- connected again")
             await self._screen.show(lines)
             now = chats.get(self._chat.id)
+            self._view.is_accepted = now is None or now.accepted
             if now is not None and now.here != self._chat.here:
                 self._chat = now
                 await self._screen.show([f"--- {describe(now)}"])
@@ -320,7 +396,9 @@ def describe(chat: ChatInfo) -> str:
         words.append(f"since {seen_at:%d %b %H:%M}")
     match chat.trust:
         case Trust.VERIFIED.value:
-            pass
+            words.append("(verified)")
+        case Trust.ADDED.value if chat.key_changed:
+            words.append("(KEY CHANGED, not verified)")
         case Trust.ADDED.value:
             words.append("(not verified)")
         case other:

@@ -37,7 +37,6 @@ OWN_REACH = {
 """Warnings for makers of cards and invites, by the reach of the card."""
 PEERS_REACH = {
     Reach.NOWHERE: "no address and no relay: messages wait until {name} dials this node",
-    Reach.MACHINE: "the card of {name} leads to its own machine only",
     Reach.NETWORK: "the card of {name} leads to a private network, and works from there",
 }
 """Warnings for readers of cards and invites."""

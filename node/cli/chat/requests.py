@@ -20,19 +20,19 @@ from millpond.node.outbox.messages import AddAnswer, PeerOperation
 
 WORD = "requests"
 INDENT = "    "
-OFF = "this node keeps no message requests: start it with --message-requests"
-HINT = "millpond chat requests accept ID NAME, or: millpond chat requests refuse ID [--block]"
+OFF = "this node keeps no message requests: it was started with --no-message-requests"
+HINT = "millpond chat requests accept ID NAME, or: millpond chat requests ignore|block ID"
 
 
 def check_arguments(args: argparse.Namespace) -> None:
     """Raises Failure for words that make no command."""
     match args.words:
-        case [] | ["accept", _, _] | ["refuse", _]:
+        case [] | ["accept", _, _] | ["ignore" | "block" | "refuse", _]:
             pass
         case _:
             raise usage_error(f"`chat requests` alone lists the requests; answer with {HINT}")
-    if args.block and args.words[:1] != ["refuse"]:
-        raise usage_error("--block needs `requests refuse ID`")
+    if args.block and args.words[:1] not in (["refuse"], ["ignore"]):
+        raise usage_error("--block needs `requests ignore ID`")
 
 
 async def run(args: argparse.Namespace) -> int:
@@ -43,12 +43,11 @@ async def run(args: argparse.Namespace) -> int:
                 await _accept(channel, sender, name)
                 told: dict[str, object] = {"id": sender, "peer": name}
                 text = f"{name}: added, not verified (millpond peer verify {quote(name)})"
-            case ["refuse", sender]:
-                await _answer(
-                    channel, PeerOperation.CHAT_REFUSE, {"id": sender, "block": args.block}
-                )
-                told = {"id": sender, "refused": True, "blocked": args.block}
-                text = f"{sender}: {'refused and blocked' if args.block else 'refused'}"
+            case [word, sender]:
+                block = args.block or word == "block"
+                await _answer(channel, PeerOperation.CHAT_REFUSE, {"id": sender, "block": block})
+                told = {"id": sender, "refused": True, "blocked": block}
+                text = f"{sender}: {'blocked' if block else 'ignored'}"
             case _:
                 await _list(channel, as_json=args.json)
                 return ExitCode.OK

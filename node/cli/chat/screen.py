@@ -14,7 +14,7 @@ from typing import Protocol, assert_never
 import anyio
 
 from millpond.node.cli.chat.line_editor import KeyCommand, LineEditor, Submitted, text_width
-from millpond.node.cli.chat.view import CHANGE_INDENT
+from millpond.node.cli.chat.view import CHANGE_INDENT, wrapped
 from millpond.node.cli.input import read_available, read_lines
 from millpond.node.cli.output import write_async
 
@@ -26,6 +26,7 @@ ERASE = "\r\x1b[J"
 COMPLETIONS_MAX = 50
 """The number of completions that are shown."""
 DIM, PLAIN = "\x1b[2m", "\x1b[22m"
+IMAGE = "\x1b[30;47m", "\x1b[39;49m"
 
 
 class Screen(Protocol):
@@ -34,6 +35,8 @@ class Screen(Protocol):
     is_interactive: bool
 
     async def show(self, lines: Sequence[str]) -> None: ...
+
+    async def show_image(self, rows: Sequence[str], width: int) -> bool: ...
 
     async def prompt(self, text: str) -> None: ...
 
@@ -57,6 +60,10 @@ class PipeScreen:
         if lines:
             text = "".join(f"{line}\n" for line in lines)
             await write_async(text.encode("utf-8", "backslashreplace"))
+
+    async def show_image(self, rows: Sequence[str], width: int) -> bool:
+        """Nothing: a pipe shows no images."""
+        return False
 
     async def prompt(self, text: str) -> None:
         """Nothing: there is no prompt."""
@@ -88,8 +95,18 @@ class TerminalScreen:
 
     async def show(self, lines: Sequence[str]) -> None:
         """Show lines above the prompt."""
-        if lines:
-            await self._draw("".join(f"{self._styled(line)}\r\n" for line in lines))
+        columns = _columns()
+        shown = [self._styled("\r\n".join(wrapped(line, columns))) for line in lines]
+        if shown:
+            await self._draw("".join(f"{line}\r\n" for line in shown))
+
+    async def show_image(self, rows: Sequence[str], width: int) -> bool:
+        """Show rows of blocks of this width, dark on light; False: the window is narrower."""
+        if width > _columns():
+            return False
+        style = IMAGE if self._has_styles else ("", "")
+        await self._draw("".join(f"{style[0]}{row}{style[1]}\r\n" for row in rows))
+        return True
 
     async def prompt(self, text: str) -> None:
         """Set the prompt."""

@@ -9,7 +9,7 @@ from datetime import datetime
 import msgspec
 
 from millpond.node.chat.records import Kind, Record, State, is_newer
-from millpond.node.cli.chat.line_editor import is_shown
+from millpond.node.cli.chat.line_editor import is_shown, text_width
 
 OWN_TEXTS_MAX = 10_000
 """The number of own messages whose text is kept, to show it with their later states."""
@@ -29,6 +29,7 @@ STATE_TEXTS = {
     State.EXPIRED: "NOT DELIVERED in time",
     State.REFUSED: "REFUSED",
 }
+NOT_ACCEPTED = "sent, not accepted yet"
 INVITE_ANSWER = "the answer to the invite"
 
 
@@ -53,8 +54,10 @@ class ShownMessage(msgspec.Struct):
 class ConversationView:
     """The view of the conversation with the peer `name`."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, is_accepted: bool = True) -> None:
+        """`is_accepted`: the peer has answered once; until then it may not know this node."""
         self.name = name
+        self.is_accepted = is_accepted
         self._own: dict[str, ShownMessage] = {}
         self._changes: dict[str, None] = {}
         self._day = ""
@@ -122,8 +125,12 @@ class ConversationView:
         for state in sorted(counts, key=list(State).index):
             (quote, *_) = [each.text for each in found if each.state is state]
             what = quoted(quote) if counts[state] == 1 else f"{counts[state]} messages"
-            lines.append(f"{CHANGE_INDENT}{STATE_TEXTS[state]}: {what}")
+            lines.append(f"{CHANGE_INDENT}{self._state_text(state)}: {what}")
         return lines
+
+    def _state_text(self, state: State) -> str:
+        is_early = state is State.SENT and not self.is_accepted
+        return NOT_ACCEPTED if is_early else STATE_TEXTS[state]
 
     def _learn(self, record: Record) -> None:
         if record.kind in (Kind.OUT, Kind.INVITE):
@@ -152,7 +159,9 @@ class ConversationView:
             case Kind.OUT:
                 yield from self._new_day(record.at)
                 own = self._own.get(record.uuid)
-                told = f"   ({STATE_TEXTS[own.state]})" if with_state and own is not None else ""
+                told = (
+                    f"   ({self._state_text(own.state)})" if with_state and own is not None else ""
+                )
                 yield from message_text(record.at, "you", record.text + told)
             case Kind.IN:
                 yield from self._new_day(record.at)
@@ -217,6 +226,24 @@ def local_time(at: int) -> datetime | None:
         return datetime.fromtimestamp(at / 1000).astimezone()
     except (OverflowError, OSError, ValueError):
         return None
+
+
+def wrapped(line: str, columns: int) -> list[str]:
+    """A line in rows of a terminal, broken between words. A longer word, such as a link, stays
+    whole. Further rows are indented like further lines of a message, so none imitates a notice."""
+    if text_width(line) <= columns:
+        return [line]
+    indent = INDENT if columns > 3 * len(INDENT) else ""
+    begin = line[: len(line) - len(line.lstrip(" "))]
+    rows, row = [], begin
+    for word in line.lstrip(" ").split(" "):
+        joined = word if not row.strip() else f" {word}"
+        if row.strip() and text_width(row) + text_width(joined) > columns:
+            rows.append(row)
+            row = indent + word
+        else:
+            row += joined
+    return [*rows, row]
 
 
 def quoted(text: str) -> str:

@@ -59,7 +59,7 @@ def add_outbox_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--message-requests",
-        action="store_true",
+        action=argparse.BooleanOptionalAction,
         default=None,
-        help="keep first chat messages of unknown senders until you accept or refuse them",
+        help="keep first chat messages of unknown senders until you answer them (default yes)",
     )

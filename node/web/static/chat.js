@@ -46,6 +46,12 @@ class Page {
 
   stateChanged(state) {
     this.frame.showState(state);
+    if (state.kind !== "open" && this.chats.length) {
+      // Nobody's presence is known meanwhile.
+      this.chats = this.chats.map((chat) => ({ ...chat, here: null }));
+      this.people.show(this.chats, this.open);
+      if (this.open) this.frame.showChat(this.chat(this.open));
+    }
     if (state.kind === "ended") {
       login.forget();
       this.frame.showLogin("This login has ended. Ask your node for a new link:");
@@ -91,11 +97,21 @@ class Page {
     this.chats = await this.home.chats();
     this.people.show(this.chats, this.open);
     this.frame.showCount(this.chats);
-    if (this.open) this.frame.showChat(this.chat(this.open));
+    if (this.open) this.showOpen();
     this.requests = await this.home.requests();
     this.frame.showRequests(this.requests);
     const recent = this.chats.filter(isContact).sort(byNews);
     for (const chat of recent.slice(0, FOLLOWED_MAX)) this.watch(chat);
+  }
+
+  showOpen() {
+    const chat = this.chat(this.open);
+    this.frame.showChat(chat);
+    const talk = this.talks.get(this.open);
+    if (chat && talk && talk.isAccepted !== chat.accepted) {
+      talk.isAccepted = chat.accepted;
+      this.timeline.changed();
+    }
   }
 
   chat(id) {
@@ -131,6 +147,7 @@ class Page {
     this.leave();
     this.open = id;
     const talk = this.talkOf(chat);
+    talk.isAccepted = chat.accepted;
     this.people.show(this.chats, id);
     this.frame.showChat(chat);
     this.frame.openTalk(talk, chat);
@@ -281,7 +298,14 @@ class Page {
   // What opens above the page.
 
   details() {
-    this.attempt(async () => showPeer(await this.home.peer(this.open)));
+    const changed = async (blocked) => {
+      await this.attempt(() => this.look());
+      if (!blocked || blocked !== this.open) return;
+      this.leave();
+      document.body.classList.remove("has-open");
+      this.frame.showList();
+    };
+    this.attempt(async () => showPeer(this.home, await this.home.peer(this.open), changed));
   }
 
   ourselves() {

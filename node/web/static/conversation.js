@@ -26,6 +26,7 @@ export class Talk {
     this.next = null;
     this.marked = -1;
     this.draft = "";
+    this.isAccepted = true;
   }
 
   /** Everything there is to show, oldest first. */

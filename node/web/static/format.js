@@ -14,6 +14,7 @@ export const STATES = {
   waiting: ["clock", "Waiting", "stored here until it can be encrypted for the recipient"],
   kept: ["kept", "Kept", "encrypted, and stored here until it can be sent"],
   sent: ["check", "Sent", "sent to the other node, or to a relay"],
+  unaccepted: ["check", "Sent, not accepted yet", "sent; the other side has not accepted you, so it may be a message request there"],
   delivered: ["checks", "Delivered", "received by the other node"],
   read: ["checks", "Read", "read by the recipient"],
   expired: ["alert", "Expired", "not fetched before its deadline"],
@@ -39,7 +40,6 @@ export const OWN_REACH = {
 /** Warnings about a card of a peer. */
 export const PEER_REACH = {
   nowhere: "This card has no address and no relay: messages wait until the peer's node dials yours. Ask for a card made with --via RELAY or --address.",
-  machine: "This card leads to its own machine only.",
   network: "This card leads to a private network: it works from there only.",
 };
 
@@ -96,8 +96,16 @@ export function isContact({ trust }) {
   return trust === "added" || trust === "verified";
 }
 
+/** The trust in a contact in a word or two; the same words as in a terminal. */
+export function trustWord({ trust, key_changed: isChanged }) {
+  if (trust === "verified") return "Verified";
+  if (trust === "added") return isChanged ? "KEY CHANGED, not verified" : "Not verified";
+  return trust[0].toUpperCase() + trust.slice(1);
+}
+
 /** The presence of a peer; `seenAt` in seconds, or null. */
 export function presence(here, seenAt) {
+  if (here === null) return "Not known while you are offline";
   if (here) return "Online";
   if (seenAt === null || seenAt === undefined) return "Away";
   const ms = seenAt * 1000;

@@ -1,7 +1,7 @@
 // The layout around a conversation: banner, headers, composer, address, narrow screens.
 
 import { announce, avatar, byId, icon, make } from "./elements.js";
-import { count, isContact, presence } from "./format.js";
+import { count, isContact, presence, trustWord } from "./format.js";
 
 const TITLE = "Millpond";
 const TEXT_BYTES_MAX = 32 * 1024;
@@ -218,7 +218,9 @@ export class Frame {
     if (!chat) return;
     byId("talk-name").textContent = chat.name;
     byId("talk-presence").textContent = presence(chat.here, chat.seen_at);
-    byId("talk-presence").classList.toggle("is-here", chat.here);
+    byId("talk-trust").textContent = trustWord(chat);
+    byId("talk-trust").classList.toggle("is-changed", Boolean(chat.key_changed));
+    byId("talk-presence").classList.toggle("is-here", Boolean(chat.here));
     byId("talk-avatar").replaceChildren(avatar(chat.name, chat.id, chat.here));
     byId("composer").inert = !isContact(chat);
     const [text, symbol] = hindrance(chat);
@@ -253,6 +255,9 @@ export class Frame {
 function hindrance(chat) {
   if (!isContact(chat)) {
     return ["This peer was not added, so nothing is sent to it. Add its card.", "alert"];
+  }
+  if (chat.key_changed) {
+    return [`The key of ${chat.name} has changed. Compare the safety number before you trust what is said.`, "alert"];
   }
   if (chat.waiting && chat.last && Date.now() - chat.last.at > SEALED_MS) {
     const what = count(chat.waiting, "message");

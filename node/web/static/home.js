@@ -127,6 +127,15 @@ export class Home {
     return this.ask(PEERS, 27, { link, name });
   }
 
+  block(peer) {
+    return this.ask(PEERS, 28, { peer });
+  }
+
+  /** Compare the safety number that the peer has told: {trust, error}. */
+  verify(peer, number) {
+    return this.ask(PEERS, 29, { peer, number });
+  }
+
   markRead(peer, sequence) {
     return this.ask(PEERS, 9, { peer, sequence });
   }

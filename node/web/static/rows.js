@@ -9,7 +9,7 @@ const DELAYED_MS = 2 * 60_000;
 /** The rows of these items: {key, item, look, build}. The same key is the same row later, and the
  *  same look needs no change. `before` is the item above the first; `newFrom` the sequence of the
  *  first message that was not read when the conversation was opened, or null. */
-export function rowsOf(items, before, newFrom, name, isLast) {
+export function rowsOf(items, before, newFrom, { isAccepted }, name, isLast) {
   const rows = [];
   let above = before;
   items.forEach((item, place) => {
@@ -24,8 +24,8 @@ export function rowsOf(items, before, newFrom, name, isLast) {
     const below = items[place + 1];
     const isTail = !(below && areTogether(item, below));
     const tells = isLast && place === items.length - 1;
-    const look = [item.state, item.error, follows, isTail, tells, item.sequence].join();
-    const build = () => itemRow(item, { follows, isTail, tells, name });
+    const look = [item.state, isAccepted, item.error, follows, isTail, tells, item.sequence].join();
+    const build = () => itemRow(item, { follows, isTail, tells, name, isAccepted });
     rows.push({ key: item.key, item, look, build });
     above = item;
   });
@@ -62,7 +62,7 @@ function noteRow(item) {
   );
 }
 
-function messageRow(item, { follows, isTail, tells, name }) {
+function messageRow(item, { follows, isTail, tells, name, isAccepted }) {
   const isOurs = item.kind === "out";
   const marks = ["message", isOurs ? "ours" : "theirs", follows && "follows", isTail && "tail"];
   const bubble = make(
@@ -70,7 +70,7 @@ function messageRow(item, { follows, isTail, tells, name }) {
     { class: "bubble" },
     unseen(isOurs ? "You: " : `${name}: `),
     make("p", { class: "text", dir: "auto" }, ...linked(item.text)),
-    make("span", { class: "meta" }, ...when(item), isOurs ? fate(item, tells) : null),
+    make("span", { class: "meta" }, ...when(item), isOurs ? fate(item, tells, isAccepted) : null),
   );
   const row = make("li", { class: marks.filter(Boolean).join(" ") }, bubble);
   if (item.state === "failed") {
@@ -98,8 +98,9 @@ function when(item) {
 }
 
 /** Icon and word; the word is shown where it matters, and always there for who listens. */
-function fate(item, tells) {
-  const [symbol, word, meaning] = STATES[item.state] ?? STATES.waiting;
+function fate(item, tells, isAccepted) {
+  const state = item.state === "sent" && !isAccepted ? "unaccepted" : item.state;
+  const [symbol, word, meaning] = STATES[state] ?? STATES.waiting;
   const shows = tells || ["failed", "expired", "refused", "waiting"].includes(item.state);
   return make(
     "span",

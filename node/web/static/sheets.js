@@ -6,7 +6,8 @@ import { Refused } from "./p2p.js";
 import { OWN_REACH, PEER_REACH, count, exactly, presence, refusal } from "./format.js";
 
 const TRUST = {
-  added: "Added, not verified: nothing shows yet that this key is your peer's.",
+  added: "Not verified: nothing shows yet that this key is your peer's.",
+  changed: "KEY CHANGED, not verified: this key took the place of another one. Compare the safety number before you trust what is said.",
   verified: "Verified: you compared the safety number.",
   pinned: "Pinned on first contact, and not added: it has no rights.",
   relay: "Relay: it stores your messages, and is no contact.",
@@ -20,8 +21,9 @@ function open(title, ...children) {
   if (!sheet.open) sheet.showModal();
 }
 
-/** Who a peer is: `peer` is an entry of PEERS. */
-export function showPeer(peer) {
+/** Who a peer is: `peer` is an entry of PEERS. `onChanged` hears that it was verified or blocked. */
+export function showPeer(home, peer, onChanged) {
+  const trust = peer.key_changed ? "changed" : peer.trust;
   open(
     peer.name,
     make(
@@ -30,12 +32,13 @@ export function showPeer(peer) {
       avatar(peer.name, peer.id, peer.here),
       make("p", {}, presence(peer.here, peer.seen_at)),
     ),
-    make("p", { class: `trust is-${peer.trust}` }, icon(peer.trust === "verified" ? "checks" : "alert"), TRUST[peer.trust] ?? peer.trust),
+    make("p", { class: `trust is-${trust}` }, icon(peer.trust === "verified" ? "checks" : "alert"), TRUST[trust] ?? trust),
     words(
       "Safety number",
-      "Your peer sees the same number if nobody sits between you. Compare all of it, in person or on the phone; millpond peer verify records it.",
+      "Your peer sees the same number if nobody sits between you. Have it read to you, in person or on the phone, and type it below.",
       peer.safety_number,
     ),
+    peer.trust === "verified" ? null : verification(home, peer, onChanged),
     facts([
       ["Fingerprint in words", peer.words],
       ["Fingerprint", code(peer.fingerprint)],
@@ -44,7 +47,54 @@ export function showPeer(peer) {
       ["Relays", list(peer.relays)],
       ["Waiting here", count(peer.queued, "message")],
     ]),
+    blocking(home, peer, onChanged),
   );
+}
+
+function verification(home, peer, onChanged) {
+  const number = make("input", { id: "number", required: true, maxlength: "200", autocomplete: "off", inputmode: "numeric" });
+  const problem = make("p", { class: "problem", role: "alert" });
+  const form = make(
+    "form",
+    { class: "form" },
+    make("label", { for: "number" }, `Number that ${peer.name} reads to you`),
+    number,
+    problem,
+    make("button", { type: "submit", class: "strong" }, "Compare"),
+  );
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    tryTo(problem, async () => {
+      const { error } = await home.verify(peer.id, number.value);
+      if (error) {
+        problem.textContent = error;
+      } else {
+        await onChanged();
+        showPeer(home, await home.peer(peer.id), onChanged);
+      }
+    });
+  });
+  return form;
+}
+
+/** A button that asks once more. */
+function blocking(home, peer, onChanged) {
+  const problem = make("p", { class: "problem", role: "alert" });
+  const block = make("button", { type: "button", class: "quiet", id: "block" }, "Block this peer");
+  let isSure = false;
+  block.addEventListener("click", () => {
+    if (!isSure) {
+      isSure = true;
+      block.textContent = `Block ${peer.name} for ever: press again`;
+      return;
+    }
+    tryTo(problem, async () => {
+      await home.block(peer.id);
+      byId("sheet").close();
+      await onChanged(peer.id);
+    });
+  });
+  return make("div", {}, block, problem);
 }
 
 /** Who we are: the answer to WHO; and this browser's session. `onLeave` ends it. */
@@ -198,7 +248,7 @@ export function showRequests(home, requests, onAnswered) {
 function request(home, { id, words, texts }, onAnswered) {
   const name = make("input", { required: true, maxlength: "64", autocomplete: "off", autocapitalize: "none", placeholder: "Name for this peer", "aria-label": "Name for this peer" });
   const problem = make("p", { class: "problem", role: "alert" });
-  const refuse = make("button", { type: "button", class: "quiet" }, "Refuse");
+  const refuse = make("button", { type: "button", class: "quiet" }, "Ignore");
   const block = make("button", { type: "button", class: "quiet" }, "Block");
   const form = make("form", { class: "form" }, name, problem, make("button", { type: "submit", class: "strong" }, "Accept"), refuse, block);
   const answer = async (work, accepted) => {

@@ -153,7 +153,7 @@ export class Timeline {
     const shown = this.talk.shown;
     const part = shown.slice(this.from, this.to);
     const isLast = this.to === shown.length;
-    this.place(rowsOf(part, shown[this.from - 1], this.newFrom, this.name, isLast));
+    this.place(rowsOf(part, shown[this.from - 1], this.newFrom, this.talk, this.name, isLast));
     if (anchor) {
       const { element } = this.elements.get(anchor.key) ?? {};
       if (element) this.scroller.scrollTop += element.getBoundingClientRect().top - anchor.top;

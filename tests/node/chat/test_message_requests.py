@@ -23,6 +23,7 @@ from millpond.node.outbox.messages import PeerOperation
 from millpond.node.outbox.relayed_message import RelayedMessage
 from millpond.node.peers.address_book import Trust
 from millpond.node.peers.peer_store import Statement
+from millpond.node.peers.safety_number import safety_number
 from tests.node.chat.chat_client import ask, received, say, states
 from tests.node.outbox.failing_store import failing
 from tests.node.outbox.peer_nodes import DEADLINE_S, PeerNode, leave, remaining, until
@@ -467,3 +468,65 @@ async def test_so_many_refusals_wait_for_the_disk(
         query = partial(there.outbox.context.store.query, "SELECT public FROM refused")
         await until(lambda: bool(query()))
         assert {row[0] for row in query()} == {each.public for each in strangers[1:]}
+
+
+async def test_a_card_is_enough_for_a_request_at_the_node_itself(
+    bob: PeerNode, stranger: PeerNode
+) -> None:
+    """No relay is needed. The sender sees that it is not accepted yet, and then that it is."""
+    async with bob.node() as there, stranger.node() as here:
+        card = (await ask(there, PeerOperation.WHO))["card"]
+        assert (await ask(here, PeerOperation.PEER_ADD, name="bob", card=card))["error"] is None
+        await say(here, "bob", "hello")
+        await until(requests_stored(there, 1))
+        await states(here, bob, State.SENT)
+        (chat,) = (await ask(here, PeerOperation.CHATS))["chats"]
+        assert chat["accepted"] is False
+        await ask(there, ACCEPT, id=stranger.identity.id, name="stranger")
+        here.outbox.scheduler.address_book_changed()
+        assert await received(there, stranger, 1) == ["hello"]
+        await states(here, bob, State.DELIVERED)
+        (chat,) = (await ask(here, PeerOperation.CHATS))["chats"]
+        assert chat["accepted"] is True
+
+
+async def test_a_contact_is_blocked_and_hears_nothing(bob: PeerNode, stranger: PeerNode) -> None:
+    bob.knows(stranger, dials=False)
+    async with bob.node() as there:
+        await leave(there, bob.public, chat_to(stranger, bob, text("hello")))
+        assert await received(there, stranger, 1) == ["hello"]
+        await ask(there, PeerOperation.PEER_BLOCK, peer="stranger")
+        await leave(there, bob.public, chat_to(stranger, bob, text("again", 2)))
+        await until(lambda: there.outbox.context.dropped == {"blocked_sender": 1})
+        assert (await ask(there, PeerOperation.CHATS))["chats"] == []
+
+
+async def test_verification_takes_the_number_and_nothing_else(
+    bob: PeerNode, stranger: PeerNode, tmp_path: Path
+) -> None:
+    bob.knows(stranger, dials=False)
+    async with bob.node() as there:
+        (peer,) = (await ask(there, PeerOperation.PEERS, peer="stranger"))["peers"]
+        number = peer["safety_number"]
+        other = safety_number(bob.public, PeerNode(tmp_path, "other").public)
+        for wrong, error in ((other, "DIFFER"), ("123", ""), ("", "")):
+            told = await ask(there, PeerOperation.PEER_VERIFY, peer="stranger", number=wrong)
+            assert told["trust"] == "added" and error in told["error"]
+        told = await ask(there, PeerOperation.PEER_VERIFY, peer="stranger", number=number)
+        assert told == {"trust": "verified", "error": None}
+        assert bob.book.by_name("stranger").trust is Trust.VERIFIED  # type: ignore[union-attr]
+
+
+async def test_a_changed_key_is_loud_until_it_is_compared(
+    bob: PeerNode, stranger: PeerNode, tmp_path: Path
+) -> None:
+    bob.knows(stranger, dials=False, trust=Trust.VERIFIED)
+    new = PeerNode(tmp_path, "new")
+    bob.book.accept("stranger", new.public, replace=True)
+    async with bob.node() as there:
+        (chat,) = (await ask(there, PeerOperation.CHATS))["chats"]
+        assert (chat["id"], chat["trust"], chat["key_changed"]) == (new.identity.id, "added", True)
+        number = safety_number(bob.public, new.public)
+        await ask(there, PeerOperation.PEER_VERIFY, peer="stranger", number=number)
+        (chat,) = (await ask(there, PeerOperation.CHATS))["chats"]
+        assert (chat["trust"], chat["key_changed"]) == ("verified", False)

@@ -206,7 +206,7 @@ def test_tab_completes_with_whom_to_talk(pair: Pair) -> None:
         alices.type("\r")
         alices.expect("--- bob is online")
         alices.type("/\t")
-        alices.expect("/help   /list   /quit   /to bob   /who")
+        alices.expect("/help   /invite   /list   /quit   /to bob   /verify   /who")
         alices.type("\x15\x04")
         assert alices.left() == 0
 

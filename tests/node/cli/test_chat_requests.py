@@ -28,7 +28,7 @@ from tests.node.outbox.peer_nodes import message
 @pytest.fixture(scope="module")
 def bob(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChatProcess]:
     """Bob, whose node keeps message requests."""
-    bob = ChatProcess(tmp_path_factory.mktemp("people"), "bob", "--message-requests")
+    bob = ChatProcess(tmp_path_factory.mktemp("people"), "bob")
     with bob.serving():
         yield bob
 
@@ -86,12 +86,12 @@ def test_a_request_is_shown_and_accepted(bob: ChatProcess) -> None:
 
 
 def test_a_request_is_refused_or_blocked(bob: ChatProcess) -> None:
-    for options, is_blocked in (([], False), (["--block"], True)):
+    for words, is_blocked in ((["ignore"], False), (["block"], True), (["refuse"], False)):
         stranger = Identity.new(os.urandom)
         write_to(bob, stranger, "hello")
         requests(bob, 1)
-        told = bob.do("chat", "requests", "refuse", stranger.id, *options)
-        assert told == f"{stranger.id}: {'refused and blocked' if is_blocked else 'refused'}\n"
+        told = bob.do("chat", "requests", *words, stranger.id)
+        assert told == f"{stranger.id}: {'blocked' if is_blocked else 'ignored'}\n"
         requests(bob, 0)
         assert (stranger.id in bob.do("peer", "list", "--json")) is is_blocked
 

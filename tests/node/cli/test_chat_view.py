@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.node.chat.records import COUNT_MAX, Kind, Record, State
-from millpond.node.cli.chat.line_editor import is_shown
+from millpond.node.cli.chat.line_editor import is_shown, text_width
 from millpond.node.cli.chat.view import (
     CHANGE_INDENT,
     QUOTED_CHARS,
     ConversationView,
     clean_lines,
     quoted,
+    wrapped,
 )
 
 NOON = int(datetime(2026, 11, 21, 12, 0).timestamp() * 1000)
@@ -135,3 +136,41 @@ def test_no_text_moves_the_cursor(text: str) -> None:
     for line in (*clean_lines(text), quoted(text)):
         assert all(is_shown(char) for char in line)
         assert not re.search("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ufeff]", line)
+
+
+def test_a_peer_that_never_answered_may_not_know_this_node() -> None:
+    view = ConversationView("bob", is_accepted=False)
+    shown(view, out(1, "hi"), became(1, State.SENT))
+    assert view.state_changes() == [f"{CHANGE_INDENT}sent, not accepted yet: hi"]
+    view.is_accepted = True
+    assert "on its way" in view.history([(0, out(1, "hi")), (1, became(1, State.SENT))], 1, 9)[-1]
+
+
+def test_an_accepted_invite_tells_how_it_stands() -> None:
+    view = ConversationView("bob")
+    invite = Record(1, Kind.INVITE, NOON, UUID, state=State.WAITING, secret="00" * 16)
+    assert "not answered yet" in shown(view, invite)[0]
+    states = [State.KEPT, State.SENT, State.DELIVERED]
+    records = [invite, *(Record(1, Kind.STATE, NOON, UUID, state=each) for each in states)]
+    assert "both sides are added" in view.history(list(enumerate(records)), 9, 9)[-1]
+    lost = [invite, Record(1, Kind.STATE, NOON, UUID, state=State.EXPIRED)]
+    assert "new invite" in ConversationView("bob").history(list(enumerate(lost)), 9, 9)[-1]
+
+
+def test_words_are_not_broken_at_the_margin() -> None:
+    line = "12:00  bob: the quick brown fox jumps over the lazy dog"
+    assert wrapped(line, 40) == [
+        "12:00  bob: the quick brown fox jumps",
+        "         over the lazy dog",
+    ]
+    assert wrapped("short", 40) == ["short"]
+    link = "https://example.com/" + "x" * 60
+    assert link in wrapped(f"12:00  bob: see {link} now", 40)[1]
+
+
+@given(st.text(st.characters(exclude_categories=("Cc", "Cs"))), st.integers(1, 120))
+def test_a_wrapped_line_has_all_its_words(text: str, columns: int) -> None:
+    rows = wrapped(text, columns)
+    assert " ".join(rows).split() == text.split() or "".join(rows).split() == text.split()
+    for row in rows[1:]:
+        assert text_width(row) <= columns or " " not in row.strip()

@@ -35,7 +35,7 @@ from millpond.node.peers.sealed_message import Content, Kind, seal_message
 from tests.ports import free_port
 
 DEADLINE_S = 60.0
-SETTINGS = {"drain_timeout_s": 0.2, "peer_channels": ("*",)}
+SETTINGS = {"drain_timeout_s": 0.2, "peer_channels": ("*",), "message_requests": False}
 QUIET_S = 0.3
 """Nothing more comes after so long without anything."""
 
