@@ -67,7 +67,7 @@ async def test_who_it_is_and_what_to_give_away(alice: PeerNode, bob: PeerNode) -
         assert (who["id"], who["key"]) == (peer_id(bob.public), bob.public)
         assert (card.public, card.addresses) == (bob.public, ("tcp://127.0.0.1:7",))
         added = await ask(alice.url, Op.PEER_ADD, name="bob", card=who["card"])
-        assert added == {"id": who["id"], "error": None}
+        assert added == {"id": who["id"], "error": None, "reach": "machine"}
         found = alice.book.by_name("bob")
         assert found is not None and found.trust is Trust.ADDED and found.public == bob.public
         assert found.addresses == ("tcp://127.0.0.1:7",)
@@ -107,7 +107,7 @@ async def test_the_card_of_a_node_with_a_new_key_is_followed(
     async with alice.node() as here, bob.node() as there:
         card = (await ask(bob.url, Op.WHO))["card"]
         added = await ask(alice.url, Op.PEER_ADD, name="robert", card=card, addresses=[bob.url])
-        assert added == {"id": bob.identity.id, "error": None}
+        assert added == {"id": bob.identity.id, "error": None, "reach": "machine"}
         assert {each.name: each.trust for each in alice.book.peers} == {
             "bob": Trust.ADDED,
             "bob (old 1)": Trust.BLOCKED,
