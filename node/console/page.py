@@ -25,7 +25,7 @@ FRONT = b""
 """The name of the page itself, at `/millpond/`."""
 SCRIPTS = (
     *("app", "bodies", "channels", "charts", "dialogs", "dom", "events", "format", "node"),
-    *("overview", "pages", "table"),
+    *("jobs", "overview", "pages", "peers", "streams", "table"),
 )
 FILES = {
     FRONT: (OWN, "console.html", HTML),

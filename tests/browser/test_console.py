@@ -5,9 +5,12 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import anyio
 import pytest
 
 from millpond import Config, Node, connect
+from millpond.jobs import Queue, Reject, Worker
+from millpond.node.client.streams.connect import connect_streams
 from tests.browser.chromium import Tab
 from tests.ports import free_port
 
@@ -54,6 +57,80 @@ async def test_the_overview_is_live_and_shows_names_as_text(tab: Tab, node: Node
     assert not await tab.run("'ran' in window")
 
 
+async def press_button(tab: Tab, text: str, where: str = "main") -> None:
+    """Press the button with this text by the keyboard, once it is there."""
+    every = f"[...document.querySelectorAll('{where} button')]"
+    found = f"{every}.find((each) => each.innerText === {text!r} && !each.disabled)"
+    await tab.until(f"(({found})?.focus(), !!({found}))")
+    await tab.press("Enter")
+
+
+async def test_a_stream_is_followed_appended_to_and_trimmed_with_a_warning(
+    tab: Tab, node: Node
+) -> None:
+    async with connect_streams(url(node)) as streams:
+        stream = streams.stream("weather")
+        await stream.create()
+        await stream.append([b"%d" % number for number in range(70)])
+        await stream.commit("readers", 10)
+        await tab.open(page(node, "streams"))
+        await says(tab, "weather", "60")  # records of lag
+        await tab.click("tbody a")
+        await tab.until("document.querySelectorAll('button.link').length === 50")
+        await press_button(tab, "Older")
+        await tab.until("document.querySelector('button.link').innerText === '0'")
+        await press_button(tab, "Follow")
+        await tab.until("document.querySelector('button.link').innerText === '69'")
+        await stream.append(HOSTILE.encode())
+        await says(tab, "<img src=x")
+        await press_button(tab, "Append")
+        await tab.until("document.querySelector('dialog')?.open")
+        await tab.type("by hand")
+        await press_button(tab, "Append", "dialog")
+        await says(tab, "by hand")
+        await press_button(tab, "Trim")
+        await tab.until("document.querySelector('dialog')?.open")
+        await tab.run("document.querySelector('dialog input').value = ''")
+        await tab.type("20")
+        await press_button(tab, "Show what goes", "dialog")
+        await tab.until("document.querySelector('dialog')?.innerText.includes('20 records go')")
+        assert "readers has not read 10 of them" in await tab.text("dialog")
+        await press_button(tab, "Remove 20 records", "dialog")
+        await tab.until("!document.querySelector('dialog')")
+        assert (await stream.info()).trim_point == 20
+    assert not await tab.run("'ran' in window")
+
+
+async def test_a_queue_is_paused_and_a_dead_job_is_retried(tab: Tab, node: Node) -> None:
+    async def fail(payload: dict[str, str]) -> None:
+        raise Reject(f"{HOSTILE} is nobody")
+
+    async with Queue(url(node), "mail") as queue:
+        await queue.put({"to": "<b>alice</b>"})
+        async with Worker(url(node), fail, queues=["mail"]) as worker:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(worker.run)
+                with anyio.fail_after(30):
+                    while not (await queue.counts()).dead:  # noqa: ASYNC110
+                        await anyio.sleep(0.05)
+                tasks.cancel_scope.cancel()
+        await tab.open(page(node, "jobs"))
+        await says(tab, "mail")
+        await tab.click("tbody a")
+        await press_button(tab, "Pause")
+        await says(tab, "Resume")
+        assert (await queue.counts()).paused
+        await tab.click("[data-state=dead]")
+        await says(tab, "is nobody")
+        await tab.run("document.querySelector('tbody a').focus()")
+        await tab.press("Enter")
+        await says(tab, '"to": "<b>alice</b>"', "Why it failed")
+        await press_button(tab, "Retry")
+        await tab.until("location.hash === '#/queue/jobs%2fmail'")
+        assert (await queue.counts()).ready == 1
+    assert not await tab.run("'ran' in window")
+
+
 async def test_a_channel_is_found_read_and_purged_by_the_keyboard(tab: Tab, node: Node) -> None:
     async with connect(url(node), "orders/eu") as channel, connect(url(node), "zoo") as other:
         await channel.put(b'{"to":"<b>alice</b>","n":12345678901234567890}')
@@ -70,10 +147,7 @@ async def test_a_channel_is_found_read_and_purged_by_the_keyboard(tab: Tab, node
     await tab.press("Enter")
     body = await tab.text("pre.body")
     assert body == '{\n  "to": "<b>alice</b>",\n  "n": 12345678901234567890\n}'
-    await tab.run(
-        "[...document.querySelectorAll('button')].find((b) => b.innerText === 'Purge').focus()"
-    )
-    await tab.press("Enter")
+    await press_button(tab, "Purge")
     await tab.until("document.querySelector('dialog')?.open")
     assert "1 message (46 B) go" in await tab.text("dialog")
     assert await tab.run("document.activeElement.innerText") == "Cancel"

@@ -3,17 +3,23 @@
 import { channel, channels } from "./channels.js";
 import { announce, byId, h, show, write } from "./dom.js";
 import { events } from "./events.js";
+import { job, queue, queues } from "./jobs.js";
 import { Node, explain, poll } from "./node.js";
 import { Sampler, overview } from "./overview.js";
+import { peer, peers } from "./peers.js";
+import { stream, streams } from "./streams.js";
 
 const SAMPLE_MS = 2000;
 const SECTIONS = [
   ["", "Overview", overview],
   ["channels", "Channels", channels],
+  ["streams", "Streams", streams],
+  ["jobs", "Jobs", queues],
+  ["peers", "Peers", peers],
   ["events", "Events", events],
 ];
-const VIEWS = { ...Object.fromEntries(SECTIONS.map(([path, , view]) => [path, view])), channel };
-const PARENTS = { channel: "channels" };
+const VIEWS = { ...Object.fromEntries(SECTIONS.map(([path, , view]) => [path, view])), channel, stream, queue, job, peer };
+const PARENTS = { channel: "channels", stream: "streams", queue: "jobs", job: "jobs", peer: "peers" };
 
 const node = new Node();
 const sampler = new Sampler(node);

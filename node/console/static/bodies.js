@@ -92,7 +92,7 @@ function formsOf(data, isCut) {
   return forms;
 }
 
-function plainLines(text) {
+export function plainLines(text) {
   return text.split("\n").map((line) => plain(line.replaceAll("\t", "    "))).join("\n");
 }
 

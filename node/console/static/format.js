@@ -72,7 +72,7 @@ export function ago(ms) {
 export function moment(ms) {
   const date = new Date(Number(ms));
   const isToday = date.toDateString() === new Date().toDateString();
-  return (isToday ? TIME : SECOND).format(date);
+  return (isToday ? TIME : SECOND).format(date).replaceAll(" ", "\u00a0");
 }
 
 /** The whole of it, for titles. */
