@@ -265,6 +265,67 @@ class ScheduledJobStored(Notice, frozen=True, gc=False):
     code: Code | None = None
 
 
+class FlowJob(Notice, frozen=True, gc=False):
+    """The job of a step of a flow, from the cell `sender`. However often it comes, the channel has
+    it once. Answered by `FlowJobStored`."""
+
+    sender: bytes
+    flow: int
+    step: int
+    ttl: int
+    data: bytes
+
+    def bounced(self, code: Code) -> tuple[bytes, CellMessage]:
+        return self.sender, FlowJobStored(self.flow, self.step, 0, code)
+
+
+class FlowJobStored(Notice, frozen=True, gc=False):
+    """The job of that step is stored; with a `code` it is not."""
+
+    flow: int
+    step: int
+    id: int
+    code: Code | None = None
+
+
+class FlowJobFailed(Notice, frozen=True, gc=False):
+    """The job of a step is a dead letter, or was cancelled. Answered by `FlowJobKnown` to the
+    channel `sender`."""
+
+    sender: bytes
+    flow: int
+    step: int
+    id: int
+    reason: str
+
+
+class FlowJobKnown(Notice, frozen=True, gc=False):
+    """The flow has stored that its job failed: the job may leave its channel."""
+
+    id: int
+
+
+class CancelFlowJob(Notice, frozen=True, gc=False):
+    """Remove the job of a step, whether it is there or not. Answered by `FlowJobFailed`."""
+
+    sender: bytes
+    flow: int
+    step: int
+
+
+class CheckFlowJobs(Notice, frozen=True, gc=False):
+    """Are the jobs of these steps in the channel? Where some are not: `FlowJobsGone`."""
+
+    sender: bytes
+    places: tuple[tuple[int, int], ...]
+
+
+class FlowJobsGone(Notice, frozen=True, gc=False):
+    """The jobs of these steps are not in their channel."""
+
+    places: tuple[tuple[int, int], ...]
+
+
 class DeferredRequest(Message, frozen=True, gc=False):
     """A request that a cell may answer in a later batch. `number` is the sender's own: the reply
     carries it."""
@@ -427,6 +488,13 @@ CellMessage = (
     | QueueSettingsChanged
     | ScheduledJob
     | ScheduledJobStored
+    | FlowJob
+    | FlowJobStored
+    | FlowJobFailed
+    | FlowJobKnown
+    | CancelFlowJob
+    | CheckFlowJobs
+    | FlowJobsGone
     | TeeAppend
     | TeeAppended
 )

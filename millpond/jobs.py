@@ -13,6 +13,7 @@ from millpond.node.jobs.errors import (
     Reject,
     Retry,
 )
+from millpond.node.jobs.flow import FlowInfo, FlowStepInfo, FlowSummary, Step, chain, join
 from millpond.node.jobs.handle import Handle
 from millpond.node.jobs.history import HistoryEntry
 from millpond.node.jobs.job import Job
@@ -32,6 +33,9 @@ __all__ = [
     "AttemptTimedOut",
     "Backoff",
     "ConnectionOptions",
+    "FlowInfo",
+    "FlowStepInfo",
+    "FlowSummary",
     "Handle",
     "HandlersHang",
     "HistoryEntry",
@@ -53,11 +57,14 @@ __all__ = [
     "Reject",
     "Retry",
     "ScheduleInfo",
+    "Step",
     "Task",
     "Timing",
     "Worker",
     "WorkerInfo",
     "WorkerJob",
     "WorkerStats",
+    "chain",
+    "join",
     "task",
 ]

@@ -11,6 +11,7 @@ import msgspec
 
 from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.clock_jump import ClockJump
+from millpond.actors.jobs.flows import Flows
 from millpond.actors.jobs.results import JobResults
 from millpond.actors.jobs.schedules import Schedules
 from millpond.actors.messages import CellMessage, Durability, Mode
@@ -33,6 +34,7 @@ from millpond.actors.streams.directory import Directory, StagingDirectory
 from millpond.actors.streams.names import (
     BASINS,
     CHANNELS,
+    FLOWS,
     RESERVED,
     SCHEDULES,
     TOKENS,
@@ -53,7 +55,7 @@ from millpond.actors.streams.subscription_index import NO_SUBSCRIPTIONS
 from millpond.actors.subscriptions.subscription import Subscription
 from millpond.node.config import Config
 from millpond.node.config_rules import RuleTable, StreamRule
-from millpond.node.jobs.payload import encode_scheduled
+from millpond.node.jobs.payload import encode_flow_job, encode_scheduled
 from millpond.node.webhooks.services import SubscriptionServices
 
 log = logging.getLogger(__name__)
@@ -65,7 +67,7 @@ WAKE_EVERY_S = 0.002
 """Channels with something to do at the start are woken one after the other."""
 
 
-ReservedBehaviour = Stream | CatalogCell | StateCell | Subscription | Schedules | JobResults
+ReservedBehaviour = Stream | CatalogCell | StateCell | Subscription | Schedules | Flows | JobResults
 
 
 class StreamCells:
@@ -126,6 +128,8 @@ class StreamCells:
             return CatalogCell(ChannelCatalog(snapshot, self._channels, self._queues))
         if cell == SCHEDULES:
             return Schedules(snapshot, encode_scheduled)
+        if cell == FLOWS:
+            return Flows(snapshot, encode_flow_job)
         channel = results_channel_of(cell)
         if channel is not None:
             return JobResults(channel, snapshot)
@@ -182,7 +186,7 @@ class StreamCells:
             streams = (stream_of(cell) for cell in cells)
             self.checkpoints.keep_only(name for name in streams if name is not None)
         for cell in self._store.logs():
-            if cell in (TOPICS, BASINS, TOKENS, CHANNELS, SCHEDULES):
+            if cell in (TOPICS, BASINS, TOKENS, CHANNELS, SCHEDULES, FLOWS):
                 yield cell, 0.0  # a deletion may be unfinished, or a moment have come
             elif subscription_of(cell) is not None:
                 self.subscriptions.index.cells.add(cell)

@@ -34,7 +34,8 @@ from millpond.actors.channels.subscribers import NO_SUBSCRIBERS, NumberedIdentit
 from millpond.actors.channels.tee import Tee
 from millpond.actors.errors import Code
 from millpond.actors.jobs.attributes import JobAttributes
-from millpond.actors.jobs.messages import ForgetRecords
+from millpond.actors.jobs.flow_keys import flow_key, flow_step_of
+from millpond.actors.jobs.messages import EndStep, ForgetRecords
 from millpond.actors.jobs.requests import JobTotals, answer_job_request, job_totals
 from millpond.actors.messages import (
     Ack,
@@ -42,9 +43,11 @@ from millpond.actors.messages import (
     Attached,
     AttemptStarted,
     Batch,
+    CancelFlowJob,
     CatalogChannel,
     CellMessage,
     ChannelChanged,
+    CheckFlowJobs,
     ClearChannel,
     CreateChannel,
     Credit,
@@ -55,6 +58,11 @@ from millpond.actors.messages import (
     Drain,
     Failed,
     FindMove,
+    FlowJob,
+    FlowJobFailed,
+    FlowJobKnown,
+    FlowJobsGone,
+    FlowJobStored,
     ForgetSchedules,
     Get,
     JobRequest,
@@ -92,7 +100,7 @@ from millpond.actors.store.changes import (
     is_unawaited,
 )
 from millpond.actors.store.subscribers import SubscriberTable
-from millpond.actors.streams.names import CHANNELS, SCHEDULES, results_cell
+from millpond.actors.streams.names import CHANNELS, FLOWS, SCHEDULES, results_cell
 
 log = logging.getLogger(__name__)
 
@@ -424,10 +432,26 @@ class Channel:
         match message:
             case DeadLetter():
                 self._store_dead_letter(message, now, effects)
-            case DeadLetterStored():
-                self.remove(message.id, effects)
-                # The store has the removal before what that channel forgets; with a tee as well.
-                effects.posts += ((self.name + DEAD_SUFFIX, MovesDone((message.id,))),)
+            case DeadLetterStored(id=message_id):
+                place = self._flow_step(message_id)
+                if place is None:
+                    self._dead_letter_is_known(message_id, effects)
+                else:
+                    pending = self.dead_letters.get(message_id)
+                    reason = "dead" if pending is None else pending.reason
+                    failed = FlowJobFailed(self.name, *place, message_id, reason)
+                    effects.posts += ((FLOWS, failed),)
+            case FlowJobKnown(id=message_id):
+                self._dead_letter_is_known(message_id, effects)
+            case FlowJob():
+                self._store_flow_job(message, now, effects)
+            case CancelFlowJob():
+                self._cancel_flow_job(message, now, effects)
+            case CheckFlowJobs(sender=sender, places=places):
+                jobs = self._job_attributes()
+                gone = tuple(each for each in places if jobs.find(flow_key(*each)) is None)
+                if gone:
+                    effects.posts += ((sender, FlowJobsGone(gone)),)
             case DeadLettersRequeued(ids=ids):
                 for message_id in ids:
                     self.remove(message_id, effects)
@@ -623,6 +647,9 @@ class Channel:
         ):
             return False
         if self.delivery.ack(consumer, message_id):
+            place = self._flow_step(message_id)
+            if place is not None:  # of a worker that does not know of flows: it has no result
+                effects.posts += ((FLOWS, EndStep(0, self.name, *place, message_id, b"", 0)),)
             self.remove(message_id, effects)
         return True
 
@@ -769,22 +796,66 @@ class Channel:
 
     def _put_scheduled(self, job: ScheduledJob, now: float, effects: Effects) -> int | Code:
         """The id of the new job, or why there is none."""
+        outcome = self._put_internal(job.ttl, job.data, job.at_ms, now, effects)
+        if not isinstance(outcome, Code):
+            row = self.publisher.added[-1]
+            effects.changes.append(self.keys.remember_scheduled(job.number, job.at_ms, row))
+        return outcome
+
+    def _put_internal(
+        self, ttl: int, data: bytes, start: int, now: float, effects: Effects
+    ) -> int | Code:
+        """Put a job that no client put: its id, or why there is none."""
         if not self.delivery.consumers and not self.buffer.rows:
             self._choose_mode(Attach(mode=Mode.QUEUE))
         if self.delivery.mode is not Mode.QUEUE or is_dead_letter_channel(self.name):
             return Code.NOT_A_QUEUE
         publisher, keys = self.publisher, self.keys
         # A key that nobody has: clients' keys are random, and this is for no retry.
-        key = next(each for each in count(job.at_ms) if each % KEYS not in keys.rows) % KEYS
-        put = Put(key, job.ttl, job.data)
-        if (refusal := publisher.refusal(put, now, effects, self)) is not None:
+        key = next(each for each in count(start) if each % KEYS not in keys.rows) % KEYS
+        if (refusal := publisher.refusal(Put(key, ttl, data), now, effects, self)) is not None:
             return refusal
-        ttl = publisher.ttl_of(job.ttl)
-        if not publisher.add(key, ttl, job.data, now, effects):
+        if not publisher.add(key, publisher.ttl_of(ttl), data, now, effects):
             return Code.IDS_EXHAUSTED
-        row = publisher.added[-1]
-        effects.changes.append(keys.remember_scheduled(job.number, job.at_ms, row))
-        return row.id
+        return publisher.added[-1].id
+
+    # Jobs of flows.
+
+    def _flow_step(self, message_id: int) -> tuple[int, int] | None:
+        return None if self.jobs is None else flow_step_of(self.jobs.attributes_of(message_id)[1])
+
+    def _dead_letter_is_known(self, message_id: int, effects: Effects) -> None:
+        """The dead letter is stored, and known wherever somebody waits for it: the message goes."""
+        self.remove(message_id, effects)
+        # The store has the removal before what that channel forgets; with a tee as well.
+        effects.posts += ((self.name + DEAD_SUFFIX, MovesDone((message_id,))),)
+
+    def _store_flow_job(self, job: FlowJob, now: float, effects: Effects) -> None:
+        """Store the job of a step, unless it is here."""
+        unique = flow_key(job.flow, job.step)
+        attributes = self._job_attributes()
+        outcome: int | Code | None = attributes.find(unique)
+        if outcome is None:
+            outcome = self._put_internal(job.ttl, job.data, job.flow, now, effects)
+            if not isinstance(outcome, Code):
+                attributes.claim(outcome, unique, effects.changes)
+        code = outcome if isinstance(outcome, Code) else None
+        message_id = 0 if isinstance(outcome, Code) else outcome
+        answer = FlowJobStored(job.flow, job.step, message_id, code)
+        effects.posts += ((job.sender, answer),)
+
+    def _cancel_flow_job(self, cancel: CancelFlowJob, now: float, effects: Effects) -> None:
+        """Remove the job of a step, also from its worker."""
+        found = self._job_attributes().find(flow_key(cancel.flow, cancel.step))
+        if found is not None:
+            for consumer in self.delivery.consumers.values():
+                if found in consumer.leases:
+                    ended = Failed(Touch(found, 0), Code.LEASE_LOST)
+                    effects.port_replies.append((consumer.port, ended))
+            self.remove(found, effects)
+        place = cancel.flow, cancel.step
+        failed = FlowJobFailed(self.name, *place, found or 0, "cancelled")
+        effects.posts += ((cancel.sender, failed),)
 
     # The tee.
 

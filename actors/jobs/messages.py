@@ -82,6 +82,58 @@ class ScheduleRow(msgspec.Struct, frozen=True, gc=False):
     refusal: Code | None = None
 
 
+class OnFailure(Enum):
+    """What becomes of the steps that wait for one that failed: they are skipped, they run all the
+    same, or they wait until it is retried."""
+
+    FAIL = "fail"
+    IGNORE = "ignore"
+    WAIT = "wait"
+
+
+class FlowState(Enum):
+    """The state of a flow. `BLOCKED`: what is left waits for a step that failed."""
+
+    RUNNING = "running"
+    BLOCKED = "blocked"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class FlowStep(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A step of a flow: `data` are the bytes of its job for `channel`, which is put once the steps
+    `after` have ended. `feeds`: their results are its payload. `ttl` as in `PutJob`."""
+
+    channel: bytes
+    data: bytes
+    after: tuple[int, ...] = ()
+    on_failure: OnFailure = OnFailure.FAIL
+    feeds: bool = False
+    ttl: int = 0
+
+
+class StepRow(msgspec.Struct, frozen=True, gc=False):
+    """A step as it is shown. `data` is the record of the result of a last step, or None."""
+
+    channel: bytes
+    state: str
+    job: int
+    reason: str
+    after: tuple[int, ...]
+    data: bytes | None
+
+
+class FlowRow(msgspec.Struct, frozen=True, gc=False):
+    """A flow as lists show it; `ended` counts its steps that have."""
+
+    flow: int
+    state: FlowState
+    steps: int
+    ended: int
+    created_at: float
+
+
 # Requests of connections.
 
 
@@ -251,7 +303,61 @@ class ShowQueue(JobRequest, frozen=True, gc=False):
     """The settings of the queue. Answered by `QueueShown`, as is `SetQueue`."""
 
 
-# From a channel to the schedules.
+class PutFlow(JobRequest, frozen=True, gc=False):
+    """Keep a flow, and put the jobs of the steps that wait for nothing. `key` makes a retry
+    harmless; `keep_s` is for the flow once it has ended. Answered by `FlowDone`."""
+
+    key: int
+    keep_s: int
+    steps: tuple[FlowStep, ...]
+
+
+class GetFlow(JobRequest, frozen=True, gc=False):
+    """One flow with all steps, and the results of the last ones. Answered by `FlowFound`."""
+
+    flow: int
+    bytes_max: int
+
+
+class ListFlows(JobRequest, frozen=True, gc=False):
+    """The flows that were put in this channel, above the number `after`. Answered by `FlowPage`."""
+
+    after: int
+    limit: int
+
+
+class RetryFlow(JobRequest, frozen=True, gc=False):
+    """Put the failed steps of a flow again. Answered by `FlowDone`."""
+
+    flow: int
+
+
+class CancelFlow(JobRequest, frozen=True, gc=False):
+    """Cancel the jobs of a flow, and skip what waits. Answered by `FlowDone`."""
+
+    flow: int
+
+
+# From a channel to the schedules and the flows.
+
+
+class FlowRequest(JobRequest, frozen=True, gc=False):
+    """A request to a channel, for the flows. `number` is that of the request."""
+
+    channel: bytes
+    request: PutFlow | GetFlow | ListFlows | RetryFlow | CancelFlow
+
+
+class EndStep(JobRequest, frozen=True, gc=False):
+    """The job of a step is done: the flow is told first. Then `RecordStored` goes to the channel,
+    or `StoreRecord` to its results where `keep_s` is not 0."""
+
+    channel: bytes
+    flow: int
+    step: int
+    job: int
+    data: bytes
+    keep_s: int
 
 
 class ScheduleRequest(JobRequest, frozen=True, gc=False):
@@ -366,6 +472,31 @@ class WorkerPage(JobReply, frozen=True, gc=False):
     """Workers, ascending by connection. `more`: there are some above the last one."""
 
     rows: tuple[WorkerRow, ...]
+    more: bool
+
+
+class FlowDone(JobReply, frozen=True, gc=False):
+    """The request is done; the flow has this number, and state."""
+
+    flow: int
+    state: FlowState
+
+
+class FlowFound(JobReply, frozen=True, gc=False):
+    """One flow. `last` are the steps that no other one waits for."""
+
+    flow: int
+    state: FlowState
+    created_at: float
+    ended_at: float
+    steps: tuple[StepRow, ...]
+    last: tuple[int, ...]
+
+
+class FlowPage(JobReply, frozen=True, gc=False):
+    """Flows, ascending by number. `more`: there are some above the last one."""
+
+    rows: tuple[FlowRow, ...]
     more: bool
 
 

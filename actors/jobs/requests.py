@@ -32,12 +32,14 @@ from millpond.actors.jobs.dead_letters import (
     TakeDeadLetters,
     answer_dead_letter_request,
 )
+from millpond.actors.jobs.flow_keys import RESERVED, flow_step_of
 from millpond.actors.jobs.listing import JobView, with_all_data
 from millpond.actors.jobs.results import PROGRESS_KEEP_S, RECORD_BYTES_MAX
 from millpond.actors.messages import (
     Batch,
     DeadLettersRequeued,
     Failed,
+    FlowJobFailed,
     JobReply,
     JobRequest,
     Mode,
@@ -50,7 +52,7 @@ from millpond.actors.messages import (
 from millpond.actors.queue_settings import QueueShown, SetQueue, StoreQueueSettings
 from millpond.actors.runtime.cell import Effects
 from millpond.actors.store.changes import AttemptsSet, Origin, StoredMessage
-from millpond.actors.streams.names import CHANNELS, SCHEDULES, results_cell
+from millpond.actors.streams.names import CHANNELS, FLOWS, SCHEDULES, results_cell
 
 DUE_S_MAX = 366 * 86_400
 """The furthest time ahead at which a job may be due, in seconds."""
@@ -158,6 +160,9 @@ class _JobHandler:
                 return self._report(request)
             case m.RecordStored():
                 return self._finished(request)
+            case m.PutFlow() | m.GetFlow() | m.ListFlows() | m.RetryFlow() | m.CancelFlow():
+                of_flow = m.FlowRequest(request.number, self._channel.name, request)
+                self._effects.forwards += ((FLOWS, Batch(self._port, [of_flow])),)
             case m.GetResult():
                 self._result(request)
             case m.ListJobs():
@@ -222,6 +227,8 @@ class _JobHandler:
             return Failed(put, Code.EMPTY_DATA)
         if put.due > now + DUE_S_MAX:
             return Failed(put, Code.TTL_REFUSED)
+        if put.unique.startswith(RESERVED):
+            return Failed(put, Code.MALFORMED)
         plain = Put(put.key, put.ttl, put.data)
         if (refusal := channel.publisher.refusal(plain, now, effects, channel)) is not None:
             return Failed(put, refusal)
@@ -297,6 +304,10 @@ class _JobHandler:
         if view.find(request.id) is None:
             return Failed(request, Code.NOT_FOUND)
         state = view.state(request.id)
+        place = flow_step_of(self._attributes.attributes_of(request.id)[1])
+        if place is not None:
+            failed = FlowJobFailed(self._channel.name, *place, request.id, "cancelled")
+            self._effects.posts += ((FLOWS, failed),)
         self._remove_held(request.id)
         cancelled = m.StoreRecord(0, request.id, b"", PROGRESS_KEEP_S, is_final=True)
         self._effects.posts += ((results_cell(self._channel.name), cancelled),)
@@ -321,7 +332,14 @@ class _JobHandler:
     def _finish(self, request: m.FinishJob) -> Failed | None:
         """Have the result stored; `_finished` removes the job behind that, and replies."""
         refusal = self._record_refusal(request, request.id, request.data)
-        if refusal is None:
+        place = flow_step_of(self._attributes.attributes_of(request.id)[1])
+        if refusal is None and place is not None:
+            channel = self._channel.name
+            end = m.EndStep(
+                request.number, channel, *place, request.id, request.data, request.keep_s
+            )
+            self._effects.forwards += ((FLOWS, Batch(self._port, [end])),)
+        elif refusal is None:
             final = m.StoreRecord(
                 request.number, request.id, request.data, request.keep_s, is_final=True
             )

@@ -25,6 +25,9 @@ TOKENS = b"\0tokens"
 SCHEDULES = b"\0schedules"
 """The cell of the schedules of job queues."""
 
+FLOWS = b"\0flows"
+"""The cell of the flows of jobs."""
+
 CHANNELS = b"\0channels"
 """The cell of the catalog of channels that were created."""
 

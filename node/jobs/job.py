@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from millpond.node.jobs.payload import Headers
 from millpond.node.jobs.records import flow_results
@@ -43,7 +42,7 @@ class Job:
         self.payload: object = leased.content.payload
         self.queue = leased.subscription.queue
         self.headers: Headers = leased.content.headers
-        self.results: list[Any] = flow_results(leased.content.results or [])
+        self.results: list[object] = flow_results(leased.content.results or [])
         """Of a job in a flow: the results of the jobs that it waited for, in their order; a
         JobFailed in the place of one that failed and is ignored."""
         self.state = state

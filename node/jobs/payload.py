@@ -7,7 +7,7 @@ Any other message is a job as well, without a name: `millpond put jobs/mail '{..
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -206,3 +206,31 @@ def _foreign(data: bytes) -> Any:
         return msgspec.json.decode(data)
     except UNREADABLE:
         return data
+
+
+def encode_flow_job(
+    data: bytes, found: Sequence[tuple[bytes, str]], feeds: bool, now_ms: int
+) -> bytes:
+    """The bytes of the job of a step: those of the step with the time of the put, and the records
+    of the steps that it waited for. `feeds`: their results are its payload, of one step alone or a
+    list of several.
+
+    Raises ValueError for what MessagePack cannot have.
+    """
+    body = decode_job(data)
+    try:
+        records = [_record(*each) for each in found]
+        if feeds:
+            values = [each.get("v") if each["k"] == "result" else None for each in records]
+            body = msgspec.structs.replace(body, payload=values[0] if len(values) == 1 else values)
+        return encode_job(msgspec.structs.replace(body, results=records, enqueued_ms=now_ms))
+    except (TypeError, OverflowError, RecursionError, *UNREADABLE) as exc:
+        raise ValueError(f"no payload of a job: {exc}") from exc
+
+
+def _record(data: bytes, reason: str) -> dict[str, Any]:
+    """The result or failure of a step, without its progress and log."""
+    if reason:
+        return {"k": "failed", "v": {"reason": reason, "error": ""}}
+    found = msgspec.msgpack.decode(data, type=dict[str, Any]) if data else {"k": "result"}
+    return {name: found[name] for name in ("k", "v") if name in found}

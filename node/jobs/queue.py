@@ -37,7 +37,17 @@ from millpond.node.environment import current_environment
 from millpond.node.error_groups import single_errors
 from millpond.node.jobs.bulk import encoded, send
 from millpond.node.jobs.connector import ConnectionOptions, Connector
-from millpond.node.jobs.errors import JobFailed, seconds_of
+from millpond.node.jobs.errors import JobCancelled, JobFailed, seconds_of
+from millpond.node.jobs.flow import (
+    KEEP_S,
+    FlowInfo,
+    FlowSummary,
+    Step,
+    flow_fields,
+    flow_info,
+    flow_results,
+    flow_summary,
+)
 from millpond.node.jobs.handle import Handle, PendingResult
 from millpond.node.jobs.history import HistoryEntry, entries_of, expiry_entry
 from millpond.node.jobs.limits import Limits, QueueState, queue_state
@@ -80,6 +90,7 @@ UNIQUE_BYTES_MAX = 64
 DEAD_IDS_MAX = 1000
 MAILBOX_WINDOW = 256
 RETRY_S = 0.2
+FLOW_KEYS = 2**53
 FIRST_ASK_S, ASK_S_MAX = 0.02, 1.0
 """Delays between two questions for a result."""
 
@@ -351,6 +362,80 @@ class Queue(Openable):
                 if delay_s is not None:
                     await anyio.sleep(delay_s)
         raise JobFailed("gone", "it is not in the queue, and no result of it is kept")
+
+    async def put_flow(
+        self, steps: Step | Sequence[Step], *, keep: int = KEEP_S, retry_for: float = 0.0
+    ) -> int:
+        """Put a flow: these steps, and all that they wait for; give its number.
+
+        The node keeps it when this returns, and puts the job of each step once those before it
+        have ended; also in other queues, where the client may put as well. `keep`: the node keeps
+        the flow for so many seconds after it has ended. Raises ValueError for steps that wait for
+        one another, and for more than 1,000 of them.
+        """
+        kept = kept_seconds(keep)
+        fields = {"steps": flow_fields(steps, round(self._wall() * 1000)), "keep": kept}
+        rng = self._connector.rng
+        budget = RetryBudget(retry_for, rng, self._connector.now())
+        key = rng.randrange(FLOW_KEYS)
+        while True:
+            try:
+                answer = await ask(self.channel, Operation.PUT_FLOW, key=key, **fields)
+                return int(answer["flow"])
+            except OutcomeUnknown:
+                await anyio.sleep(rng.uniform(0.0, RETRY_S))
+            except TEMPORARY as error:
+                await budget.wait(error)
+
+    async def flow(self, flow: int) -> FlowInfo:
+        """A flow that was put in this queue, with its steps. Raises NotFound."""
+        return flow_info(await ask(self.channel, Operation.SHOW_FLOW, id=flow))
+
+    async def flows(self) -> AsyncIterator[FlowSummary]:
+        """The flows that were put in this queue, in the order of their numbers."""
+        after, more = 0, True
+        while more:
+            answer = await ask(self.channel, Operation.LIST_FLOWS, after=after, limit=PAGE)
+            for fields in answer["flows"]:
+                yield flow_summary(fields)
+            more = bool(answer["more"]) and bool(answer["flows"])
+            after = answer["flows"][-1]["flow"] if answer["flows"] else after
+
+    async def flow_result(
+        self,
+        flow: int,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> object:
+        """The result of the last step of a flow, of several a list, once it has ended.
+
+        Raises JobFailed with the reason of the first step that failed, JobCancelled, NotFound, and
+        TimeoutError after `timeout` seconds.
+        """
+        delay_s = FIRST_ASK_S
+        with anyio.fail_after(timeout):
+            while True:
+                answer = await ask(self.channel, Operation.SHOW_FLOW, id=flow)
+                match answer["state"]:
+                    case "done":
+                        results = flow_results(answer)
+                        return results[0] if len(results) == 1 else results
+                    case "cancelled":
+                        raise JobCancelled("the flow was cancelled")
+                    case "failed":
+                        failed = [each for each in answer["steps"] if each["state"] == "failed"]
+                        reason = failed[0].get("reason", "") if failed else ""
+                        raise JobFailed(*(reason.partition(": ")[::2] if reason else ("failed",)))
+                    case _:
+                        await anyio.sleep(delay_s)
+                        delay_s = min(1.5 * delay_s, ASK_S_MAX)
+
+    async def retry_flow(self, flow: int) -> None:
+        """Put the failed steps of a flow again; skipped ones wait again. Raises NotFound."""
+        await ask(self.channel, Operation.RETRY_FLOW, id=flow)
+
+    async def cancel_flow(self, flow: int) -> None:
+        """Cancel the jobs of a flow, and skip the steps that wait. Raises NotFound."""
+        await ask(self.channel, Operation.CANCEL_FLOW, id=flow)
 
     async def history(self, job: int) -> AsyncIterator[HistoryEntry]:
         """The history of a job, oldest entry first. Needs the right to administer the node."""

@@ -109,9 +109,9 @@ def found_record(answer: dict[str, Any]) -> FoundRecord:
     return FoundRecord(answer["state"], record, bool(answer["final"]))
 
 
-def flow_results(records: list[Any]) -> list[Any]:
+def flow_results(records: list[Any]) -> list[object]:
     """The results that a job of a flow has of others; errors stand for those that failed."""
-    results: list[Any] = []
+    results: list[object] = []
     for each in records:
         try:
             record = msgspec.convert(each, JobRecord)

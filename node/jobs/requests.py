@@ -40,6 +40,11 @@ class Operation(IntEnum):
     FINISH = 33
     PROGRESS = 34
     RESULT = 35
+    PUT_FLOW = 36
+    SHOW_FLOW = 37
+    LIST_FLOWS = 38
+    RETRY_FLOW = 39
+    CANCEL_FLOW = 40
 
 
 class JobInfo(msgspec.Struct, frozen=True):

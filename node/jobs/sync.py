@@ -14,6 +14,7 @@ from millpond.actors.jobs.options import PRIORITY
 from millpond.node.client.sync.channel import Channel
 from millpond.node.client.sync.portal import Blocking, BlockingContext
 from millpond.node.jobs.connector import ConnectionOptions
+from millpond.node.jobs.flow import KEEP_S, FlowInfo, FlowSummary, Step
 from millpond.node.jobs.handle import Handle as AsyncHandle
 from millpond.node.jobs.handle import R
 from millpond.node.jobs.history import HistoryEntry
@@ -199,6 +200,42 @@ class Queue(BlockingContext[AsyncQueue]):
         second old at most, of one that ended the last. Raises NotFound.
         """
         return self._await(self._async.progress, job)
+
+    def put_flow(
+        self, steps: Step | Sequence[Step], *, keep: int = KEEP_S, retry_for: float = 0.0
+    ) -> int:
+        """Put a flow: these steps, and all that they wait for; give its number.
+
+        The node keeps it when this returns, and puts the job of each step once those before it
+        have ended; also in other queues, where the client may put as well. `keep`: the node keeps
+        the flow for so many seconds after it has ended. Raises ValueError for steps that wait for
+        one another, and for more than 1,000 of them.
+        """
+        return self._await(self._async.put_flow, steps, keep=keep, retry_for=retry_for)
+
+    def flow(self, flow: int) -> FlowInfo:
+        """A flow that was put in this queue, with its steps. Raises NotFound."""
+        return self._await(self._async.flow, flow)
+
+    def flows(self) -> Iterator[FlowSummary]:
+        """The flows that were put in this queue, in the order of their numbers."""
+        return self._iterate(self._async.flows())
+
+    def flow_result(self, flow: int, timeout: float | None = None) -> object:
+        """The result of the last step of a flow, of several a list, once it has ended.
+
+        Raises JobFailed with the reason of the first step that failed, JobCancelled, NotFound, and
+        TimeoutError after `timeout` seconds.
+        """
+        return self._await(self._async.flow_result, flow, timeout)
+
+    def retry_flow(self, flow: int) -> None:
+        """Put the failed steps of a flow again; skipped ones wait again. Raises NotFound."""
+        self._await(self._async.retry_flow, flow)
+
+    def cancel_flow(self, flow: int) -> None:
+        """Cancel the jobs of a flow, and skip the steps that wait. Raises NotFound."""
+        self._await(self._async.cancel_flow, flow)
 
     def history(self, job: int) -> Iterator[HistoryEntry]:
         """The history of a job, oldest entry first. Needs the right to administer the node."""

@@ -12,8 +12,8 @@ from millpond.actors.channels import channel, dead_letters
 from millpond.actors.channels import context as channel_context
 from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.jobs import dead_letters as dead_jobs
+from millpond.actors.jobs import flows, recurrence, results, schedules
 from millpond.actors.jobs import options as job_options
-from millpond.actors.jobs import recurrence, results, schedules
 from millpond.actors.jobs import requests as jobs
 from millpond.actors.runtime import scheduler
 from millpond.actors.runtime.scheduler import SchedulerSettings
@@ -217,6 +217,11 @@ CHANNELS: dict[str, Numbers] = {
         results.BYTES_MAX,
     ),
     "one result or progress: bytes; time": (results.RECORD_BYTES_MAX, results.KEEP_S_MAX),
+    "flows of a node; steps of one; bytes of all": (
+        flows.FLOWS_MAX,
+        flows.STEPS_MAX,
+        flows.BYTES_MAX,
+    ),
     "a list of jobs": (job_bodies.PAGE_MAX, job_requests.PAGE_BYTES_MAX),
     "dead jobs retried or purged by one request": (dead_jobs.COUNT_MAX, dead_jobs.BYTES_MAX),
     "queues of a node with settings (a pause, limits)": (created_channels.QUEUES_MAX,),

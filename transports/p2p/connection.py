@@ -899,7 +899,12 @@ class P2PConnection(Port):
                 self._handle_peers(value, admission)
             case p.Jobs() if p.JOBS in extensions:
                 if self._jobs is None:
-                    self._jobs = JobRequests(admission.join.rights, admission.packet_bytes_max)
+                    self._jobs = JobRequests(
+                        admission.join.rights,
+                        admission.packet_bytes_max,
+                        admission.channel,
+                        partial(self._node.authorize, admission.principal),
+                    )
                 request = self._jobs.take(value)
                 if isinstance(request, bytes):
                     self._enqueue(request)

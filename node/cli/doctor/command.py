@@ -20,6 +20,7 @@ from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.streams.names import (
     BASINS,
     CHANNELS,
+    FLOWS,
     SCHEDULES,
     TOKENS,
     TOPICS,
@@ -142,6 +143,13 @@ def add_parser(subparsers: Any) -> None:
         action="store_const",
         const=SCHEDULES,
         help="repair the catalog of schedules of job queues",
+    )
+    which.add_argument(
+        "--repair-flows",
+        dest="repair",
+        action="store_const",
+        const=FLOWS,
+        help="repair the catalog of flows of jobs",
     )
     which.add_argument(
         "--repair-results",

@@ -27,6 +27,7 @@ from millpond.actors.store.repair.quarantine import Damage, read_reports
 from millpond.actors.streams.names import (
     BASINS,
     CHANNELS,
+    FLOWS,
     SCHEDULES,
     TOKENS,
     TOPICS,
@@ -384,6 +385,7 @@ CATALOGS = {
     TOKENS: "tokens",
     CHANNELS: "channels",
     SCHEDULES: "schedules",
+    FLOWS: "flows",
 }
 
 

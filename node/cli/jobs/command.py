@@ -11,6 +11,7 @@ from millpond.actors.errors import NotAllowed, NotFound, NotNegotiated, RequestE
 from millpond.node.cli.connection import run_in_loop
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.jobs import put as jobs_put
+from millpond.node.cli.jobs.flow import add_flow
 from millpond.node.cli.jobs.limits import add_limits
 from millpond.node.cli.jobs.options import (
     add_filter,
@@ -168,6 +169,7 @@ def add_parser(subparsers: Any) -> None:
     _make_removal(rm, _cancel_question, _cancel)
     add_alias(actions, "cancel", rm)
     add_schedule(actions, _JobsParser)
+    add_flow(actions, _JobsParser)
     dead = action(actions, "dead", "Inspect, retry and purge dead letters.", DEAD_EPILOG)
     dead_actions = dead.add_subparsers(
         dest="deed", metavar="COMMAND", required=True, parser_class=_JobsParser

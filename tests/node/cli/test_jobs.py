@@ -16,6 +16,8 @@ from urllib.request import urlopen
 
 import pytest
 
+from millpond import sync
+from millpond.jobs import Step, chain
 from millpond.node.cli.jobs.options import due, jsonable, queue_name, summary
 from millpond.node.jobs.payload import JobMessage, encode_job
 from millpond.node.jobs.requests import JobInfo
@@ -168,6 +170,23 @@ def test_log_lines_clear_the_line_of_status(
     logged = [each for each in terminal.written.splitlines() if "WARNING" in each]
     assert logged
     assert all(each.rpartition("\x1b[K")[2][:4].isdigit() for each in logged), logged
+
+
+def test_flows_are_shown_retried_and_cancelled(run: Run, node: Serving, name: str) -> None:
+    with sync.Queue(node.urls["tcp"], name) as queue:
+        flow = str(queue.put_flow(chain(Step("a", 1), Step("b"))))
+    shown = run("jobs", "flow", "show", name, flow).out.decode()
+    assert "state    running" in shown and "after 0" in shown
+    listed = json.loads(run("jobs", "flow", "ls", name, "--json").out)
+    assert (listed["id"], listed["steps"], listed["ended_steps"]) == (flow, 2, 0)
+    assert run("jobs", "flow", "result", name, flow, "--timeout", "0.2").code == 3
+    assert run("jobs", "flow", "cancel", name, flow).code == 0
+    told = run("jobs", "flow", "result", name, flow)
+    assert told.code == 1 and "cancelled" in told.err
+    assert json.loads(run("jobs", "flow", "show", name, flow, "--json").out)["state"] == "cancelled"
+    assert run("jobs", "flow", "retry", name, flow).code == 0
+    assert "running" in run("jobs", "flow", "ls", name).out.decode()
+    assert run("jobs", "flow", "show", name, "17").code == 4
 
 
 def test_a_result_is_printed_by_id(run: Run, work: Work, name: str) -> None:

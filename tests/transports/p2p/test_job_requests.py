@@ -222,9 +222,24 @@ def test_each_operation_needs_its_right(operation: JobOperation) -> None:
     fields: dict[str, object] = {"ids": [1]} if "DEAD" in operation.name else body
     if operation is JobOperation.PUT_MANY:
         fields = {"key": 1, "jobs": [b"x"]}
+    if operation is JobOperation.PUT_FLOW:
+        fields = {"key": 1, "steps": [{"data": b"x"}]}
     without = Rights.ALL & ~RIGHTS[operation]
     assert job_requests(without).take(jobs(1, operation, fields)) == refusal(1, 0xF6)
     assert isinstance(job_requests(RIGHTS[operation]).take(jobs(1, operation, fields)), JobRequest)
+
+
+def test_a_flow_needs_the_right_to_put_into_each_queue() -> None:
+    rights = {b"jobs/b": Rights.PUT, b"jobs/c": Rights.GET}
+    asked = JobRequests(Rights.PUT, 2**20, b"jobs/a", rights.get)
+    steps = [{"data": b"x"}, {"data": b"y", "channel": b"jobs/b", "after": [0]}]
+    taken = asked.take(jobs(1, JobOperation.PUT_FLOW, {"key": 1, "steps": steps}))
+    assert isinstance(taken, m.PutFlow)
+    assert [each.channel for each in taken.steps] == [b"jobs/a", b"jobs/b"]
+    for name, code in ((b"jobs/c", 0xF6), (b"jobs/d", 0xF6), (b"jobs/b!dead", 0xF0), (b"x", 0xF0)):
+        steps[1]["channel"] = name
+        body: dict[str, object] = {"key": 1, "steps": steps}
+        assert asked.take(jobs(2, JobOperation.PUT_FLOW, body)) == refusal(2, code)
 
 
 def test_so_many_requests_wait_and_no_more() -> None:

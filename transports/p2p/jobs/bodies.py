@@ -14,6 +14,7 @@ import msgspec
 
 from millpond.actors.errors import Malformed
 from millpond.actors.jobs import messages as m
+from millpond.actors.jobs.flows import STEPS_MAX
 from millpond.actors.jobs.recurrence import Recurrence
 from millpond.actors.messages import JobReply, JobRequest, Rights
 from millpond.actors.queue_settings import (
@@ -31,6 +32,7 @@ PAGE_MAX = 500
 REASON_MAX = 200
 UNIQUE_BYTES_MAX = 64
 SCHEDULE_NAME_BYTES_MAX = 128
+CHANNEL_BYTES_MAX = 250
 
 U32 = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 U53 = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -65,6 +67,11 @@ class JobOperation(IntEnum):
     FINISH = 33
     PROGRESS = 34
     RESULT = 35
+    PUT_FLOW = 36
+    SHOW_FLOW = 37
+    LIST_FLOWS = 38
+    RETRY_FLOW = 39
+    CANCEL_FLOW = 40
 
 
 RIGHTS: dict[JobOperation, Rights] = {
@@ -90,6 +97,11 @@ RIGHTS: dict[JobOperation, Rights] = {
     JobOperation.FINISH: Rights.ACK,
     JobOperation.PROGRESS: Rights.ACK,
     JobOperation.RESULT: Rights.GET,
+    JobOperation.PUT_FLOW: Rights.PUT,
+    JobOperation.SHOW_FLOW: Rights.GET,
+    JobOperation.LIST_FLOWS: Rights.LIST,
+    JobOperation.RETRY_FLOW: Rights.ACK,
+    JobOperation.CANCEL_FLOW: Rights.ACK,
 }
 """The right that each operation takes in the channel."""
 
@@ -129,6 +141,32 @@ class FinishBody(_Body, frozen=True):
     id: Id
     data: bytes
     keep: U32 = 0
+
+
+class StepBody(_Body, frozen=True):
+    """A step of PUT_FLOW. `channel` empty: that of the connection. `after`: steps before it."""
+
+    data: bytes
+    channel: Annotated[bytes, msgspec.Meta(max_length=CHANNEL_BYTES_MAX)] = b""
+    after: Annotated[list[U32], msgspec.Meta(max_length=STEPS_MAX)] = []
+    on_failure: m.OnFailure = m.OnFailure.FAIL
+    feeds: bool = False
+    ttl: U32 = 0
+
+
+class PutFlowBody(_Body, frozen=True):
+    """PUT_FLOW. `keep`: seconds for which the flow is kept once it has ended."""
+
+    key: U53
+    steps: Annotated[list[StepBody], msgspec.Meta(min_length=1, max_length=STEPS_MAX)]
+    keep: U32 = 86_400
+
+
+class ListFlowsBody(_Body, frozen=True):
+    """LIST_FLOWS."""
+
+    after: Id = 0
+    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)] = 100
 
 
 class ListBody(_Body, frozen=True):
@@ -262,6 +300,52 @@ class RecordBody(msgspec.Struct, frozen=True):
     state: m.JobState | None
     data: bytes | None
     final: bool
+
+
+class FlowBody(msgspec.Struct, frozen=True):
+    """PUT_FLOW, RETRY_FLOW and CANCEL_FLOW."""
+
+    flow: int
+    state: m.FlowState
+
+
+class StepRowBody(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A step of SHOW_FLOW."""
+
+    channel: bytes
+    state: str
+    job: int = 0
+    reason: str = ""
+    after: tuple[int, ...] = ()
+    data: bytes | None = None
+
+
+class FlowFoundBody(msgspec.Struct, frozen=True):
+    """SHOW_FLOW. `last`: the steps that no other one waits for."""
+
+    flow: int
+    state: m.FlowState
+    created: int
+    ended: int
+    steps: list[StepRowBody]
+    last: tuple[int, ...]
+
+
+class FlowRowBody(msgspec.Struct, frozen=True):
+    """A flow of LIST_FLOWS."""
+
+    flow: int
+    state: m.FlowState
+    steps: int
+    ended: int
+    created: int
+
+
+class FlowPageBody(msgspec.Struct, frozen=True):
+    """LIST_FLOWS."""
+
+    flows: list[FlowRowBody]
+    more: bool
 
 
 class RowBody(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -398,6 +482,17 @@ def request_of(
             return m.PutJob(number, put.key, put.ttl, put.data, put.due / 1000, put.unique)
         case JobOperation.PUT_MANY:
             raise AssertionError("`BulkPuts` takes its parts")
+        case JobOperation.PUT_FLOW:
+            return _put_flow(number, read_body(body, PutFlowBody))
+        case JobOperation.SHOW_FLOW:
+            return m.GetFlow(number, read_body(body, IdBody).id, answer_bytes_max)
+        case JobOperation.LIST_FLOWS:
+            flows = read_body(body, ListFlowsBody)
+            return m.ListFlows(number, flows.after, flows.limit)
+        case JobOperation.RETRY_FLOW:
+            return m.RetryFlow(number, read_body(body, IdBody).id)
+        case JobOperation.CANCEL_FLOW:
+            return m.CancelFlow(number, read_body(body, IdBody).id)
         case JobOperation.FINISH:
             done = read_body(body, FinishBody)
             return m.FinishJob(number, done.id, done.data, done.keep)
@@ -457,6 +552,16 @@ def answer_body(reply: JobReply) -> bytes:
     match reply:
         case m.JobStored():
             answer = KeptBody(reply.id, reply.ttl, reply.existing)
+        case m.FlowDone():
+            answer = FlowBody(reply.flow, reply.state)
+        case m.FlowFound():
+            answer = _flow(reply)
+        case m.FlowPage():
+            flows = [
+                FlowRowBody(each.flow, each.state, each.steps, each.ended, _ms(each.created_at))
+                for each in reply.rows
+            ]
+            answer = FlowPageBody(flows, reply.more)
         case m.RecordFound():
             answer = RecordBody(reply.state, reply.data, reply.is_final)
         case m.JobsStored():
@@ -484,6 +589,25 @@ def answer_body(reply: JobReply) -> bytes:
         case _:
             raise AssertionError(f"{reply} is no answer about jobs")
     return msgspec.msgpack.encode(answer)
+
+
+def _flow(found: m.FlowFound) -> FlowFoundBody:
+    steps = [
+        StepRowBody(each.channel, each.state, each.job, each.reason, each.after, each.data)
+        for each in found.steps
+    ]
+    times = _ms(found.created_at), _ms(found.ended_at)
+    return FlowFoundBody(found.flow, found.state, *times, steps, found.last)
+
+
+def _put_flow(number: int, body: PutFlowBody) -> m.PutFlow:
+    steps = tuple(
+        m.FlowStep(
+            each.channel, each.data, tuple(each.after), each.on_failure, each.feeds, each.ttl
+        )
+        for each in body.steps
+    )
+    return m.PutFlow(number, body.key, body.keep, steps)
 
 
 def _runs(ids: Sequence[int]) -> list[tuple[int, int]]:

@@ -5,9 +5,12 @@ Sans-I/O: the connection gives packets and replies, and gets back packets and re
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
-from millpond.actors.errors import Code, Malformed, RequestError
+from millpond.actors.errors import Code, Malformed, NotAllowed, RequestError
+from millpond.actors.jobs.messages import PutFlow
 from millpond.actors.messages import Failed, JobReply, JobRequest, Rights
 from millpond.transports.p2p import packets as p
 from millpond.transports.p2p.jobs.bodies import (
@@ -20,22 +23,41 @@ from millpond.transports.p2p.jobs.bodies import (
 from millpond.transports.p2p.jobs.bulk_puts import BulkPuts
 from millpond.transports.p2p.nacks import encode_refusal
 
+QUEUE_PREFIX = b"jobs/"
 REQUESTS_MAX = 1024
 READS_MAX = 16
 """The number of lists and SHOWs among them, whose answers may be large."""
 
 PAGES = frozenset({JobOperation.LIST, JobOperation.LIST_SCHEDULES, JobOperation.LIST_WORKERS})
-READS = PAGES | {JobOperation.SHOW, JobOperation.TAKE, JobOperation.RESULT}
+READS = PAGES | {JobOperation.SHOW, JobOperation.TAKE, JobOperation.RESULT, JobOperation.SHOW_FLOW}
 PAGE_BYTES_MAX = 256 * 1024
 
 
 class JobRequests:
-    """The requests about jobs of one connection. `rights` are those in its channel."""
+    """The requests about jobs of one connection. `rights` are those in its channel, `rights_in`
+    gives those in others, in which steps of flows are put."""
 
-    __slots__ = ("_bulk", "_held_bytes", "_in_flight", "_part_bytes", "_reads", "_rights")
+    __slots__ = (
+        "_bulk",
+        "_channel",
+        "_held_bytes",
+        "_in_flight",
+        "_part_bytes",
+        "_reads",
+        "_rights",
+        "_rights_in",
+    )
 
-    def __init__(self, rights: Rights, packet_bytes_max: int) -> None:
+    def __init__(
+        self,
+        rights: Rights,
+        packet_bytes_max: int,
+        channel: bytes = b"",
+        rights_in: Callable[[bytes], Rights | None] = lambda name: None,
+    ) -> None:
         self._rights = rights
+        self._channel = channel
+        self._rights_in = rights_in
         self._part_bytes = packet_bytes_max - p.OPERATION_BYTES
         self._in_flight: dict[int, tuple[JobOperation, int]] = {}
         """Operations, and the sizes of their bodies, by the numbers of their requests."""
@@ -81,6 +103,20 @@ class JobRequests:
             return _refusal(answered.number, Code.TOO_LARGE_FOR_PEER)
         return p.encode(p.JobsReply(answered.number, operation, body))
 
+    def _checked(self, flow: PutFlow) -> PutFlow:
+        """The flow with the names of all channels. Raises NotAllowed where the client may not put
+        into one, and Malformed for one that is no queue's."""
+        steps = [
+            step if step.channel else msgspec.structs.replace(step, channel=self._channel)
+            for step in flow.steps
+        ]
+        for name in {step.channel for step in steps} - {self._channel}:
+            if not name.startswith(QUEUE_PREFIX) or b"!" in name:
+                raise Malformed(f"no queue: {name!r}")
+            if Rights.PUT not in (self._rights_in(name) or Rights(0)):
+                raise NotAllowed(f"no right to put into {name!r}")
+        return msgspec.structs.replace(flow, steps=tuple(steps))
+
     def _take(self, packet: p.Jobs) -> JobRequest | bytes:
         number = packet.request_id
         try:
@@ -104,6 +140,8 @@ class JobRequests:
             size = sum(map(len, bulk.jobs))
         else:
             request = request_of(number, operation, packet.body, most)
+            if isinstance(request, PutFlow):
+                request = self._checked(request)
         self._in_flight[number] = operation, size
         self._held_bytes += size
         self._reads += is_read
