@@ -35,6 +35,7 @@ from millpond.node.replica.errors import (
 from millpond.node.replica.object_store import ObjectStore
 from millpond.node.replica.objects import (
     FORMAT_VERSION,
+    OWNER,
     Beat,
     JournalHeader,
     beat_name,
@@ -44,8 +45,9 @@ from millpond.node.replica.objects import (
     encode_json,
     journal_body,
     journal_name,
+    owner_name,
 )
-from millpond.node.replica.ownership import Claim, Claimant, claim
+from millpond.node.replica.ownership import Claim, Claimant, claim, last_header
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +61,10 @@ BEAT_S = 10.0
 BEATS_KEPT = 3
 RETRY_S, RETRY_S_MAX = 0.5, 15.0
 FINISH_S = 5.0
+ANSWER_S = 60.0
+"""A request that has no answer after so long is one that failed. Its thread goes on: a folder of
+another machine may hold it for ever."""
+THREADS_MAX = 8
 PASS_S = 0.02
 POSITION_FILE = "replica.json"
 """The file of the data folder that has the position."""
@@ -143,6 +149,8 @@ class Shipper:
         self._waits_behind = 0
         """The lsn behind which what waits begins, while there is no claim."""
         self._wake = anyio.Event()
+        self._threads = anyio.CapacityLimiter(THREADS_MAX)
+        """Its own: requests that hang take no thread from the rest of the node."""
         self._beats = 0
         self.state = ShippingState.CLAIMING
         self.error = ""
@@ -194,7 +202,8 @@ class Shipper:
             try:
                 if self._claim is None:
                     await self._claim_replica()
-                await self._ship()
+                else:
+                    await self._ship()
                 failures = 0
             except (ObjectStoreAway, ObjectStoreRefuses) as exc:
                 self._failed(exc)
@@ -203,12 +212,14 @@ class Shipper:
                 await anyio.sleep(delay_s * self._rng.uniform(0.5, 1.0))
 
     async def beat(self) -> None:
-        """Tell now and then that the owner is alive."""
+        """Tell now and then that the owner is alive, and see whether it is the owner still: one
+        that has nothing to ship learns it here. Raises Fenced, BadReplica."""
         while True:
             claim = self._claim
             if claim is not None:
                 try:
-                    await _in_thread(partial(self._make_beat, claim.epoch))
+                    await self._in_thread(partial(self._check_owner, claim.epoch))
+                    await self._in_thread(partial(self._make_beat, claim.epoch))
                 except (ObjectStoreAway, ObjectStoreRefuses) as exc:
                     log.debug("no beat: error=%s", exc)
             await anyio.sleep(BEAT_S)
@@ -219,6 +230,14 @@ class Shipper:
             while self.state is ShippingState.SHIPPING and self.lag_bytes:
                 self._wake.set()
                 await anyio.sleep(PASS_S)
+
+    def _check_owner(self, epoch: int) -> None:
+        """A later owner counts once it has made a journal object."""
+        if not self._objects.list(OWNER, owner_name(epoch)):
+            return
+        last = last_header(self._objects, self.position.number)
+        if last is not None and last.epoch > epoch:
+            raise _fenced(last, epoch)
 
     def _make_beat(self, epoch: int) -> None:
         count, self._beats = self._beats, self._beats + 1
@@ -237,7 +256,7 @@ class Shipper:
         an earlier owner made one first, the claim is made anew behind that."""
         assert self._opened is not None, "the store is open"
         work = partial(claim, self._objects, self._claimant, self.position.number, self._wall())
-        found: Claim = await _in_thread(work)
+        found: Claim = await self._in_thread(work)
         history, after_lsn = self._take_over(found)
         self._previous = b"" if found.last is None else found.last.digest
         self.position = msgspec.structs.replace(
@@ -249,13 +268,7 @@ class Shipper:
         )
         self._claim = found
         self._attempt = self._object([], after_lsn, self._now())
-        try:
-            await self._make(self._attempt)
-        except Fenced as exc:
-            if exc.epoch > found.epoch:
-                raise
-            self._attempt = self._claim = None
-            raise ObjectStoreAway("the earlier owner ships still: it is kept out next") from exc
+        await self._make(self._attempt)
         text = "replica claimed: epoch=%d number=%d history=%d lsn=%d"
         log.info(text, found.epoch, found.number, history, after_lsn)
 
@@ -345,7 +358,14 @@ class Shipper:
 
     async def _make(self, attempt: _Attempt) -> None:
         header = attempt.header
-        await _in_thread(partial(self._create, attempt))
+        try:
+            await self._in_thread(partial(self._create, attempt))
+        except Fenced as exc:
+            if exc.epoch > header.epoch:
+                raise
+            if self._attempt is attempt:
+                self._attempt = self._claim = None
+            raise ObjectStoreAway("the earlier owner ships still: it is kept out next") from exc
         if self._attempt is not attempt:
             return  # given up meanwhile
         self._attempt = None
@@ -370,11 +390,16 @@ class Shipper:
         except ObjectExists:
             there, _ = decode_journal_object(self._objects.get(name), name)
             if there != attempt.header:
-                raise Fenced(
-                    f"another process ships to this replica since epoch {there.epoch}: it made "
-                    f"{name}, and this node, of epoch {attempt.header.epoch}, serves no more",
-                    there.epoch,
-                ) from None
+                raise _fenced(there, attempt.header.epoch) from None
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        try:
+            with anyio.fail_after(ANSWER_S):
+                return await anyio.to_thread.run_sync(
+                    work, abandon_on_cancel=True, limiter=self._threads
+                )
+        except TimeoutError as exc:
+            raise ObjectStoreAway(f"no answer within {ANSWER_S:.0f} s") from exc
 
     def _failed(self, error: Exception) -> None:
         if self.state is not ShippingState.AWAY:
@@ -394,5 +419,10 @@ class Shipper:
         self._release()
 
 
-async def _in_thread(work: Callable[[], T]) -> T:
-    return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+def _fenced(there: JournalHeader, epoch: int) -> Fenced:
+    """The error of an owner of `epoch`, where another one made an object."""
+    return Fenced(
+        f"another process ships to this replica since epoch {there.epoch}: it made "
+        f"{journal_name(there.number)}, and this node, of epoch {epoch}, serves no more",
+        there.epoch,
+    )

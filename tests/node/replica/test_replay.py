@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
+from threading import Event
 
 import anyio
 import anyio.lowlevel
@@ -15,8 +16,17 @@ import pytest
 from millpond.actors.store.changes import StoredMessage
 from millpond.actors.store.settings import StoreSettings
 from millpond.node.replica import shipping, snapshots
-from millpond.node.replica.errors import BadReplica, Fenced, OtherReplica
-from millpond.node.replica.objects import BEAT, JOURNAL, OWNER, journal_name, number_of, owner_name
+from millpond.node.replica.errors import BadReplica, Fenced, ObjectStoreAway, OtherReplica
+from millpond.node.replica.objects import (
+    BEAT,
+    JOURNAL,
+    OWNER,
+    Owner,
+    encode_json,
+    journal_name,
+    number_of,
+    owner_name,
+)
 from millpond.node.replica.ownership import Claimant
 from millpond.node.replica.restoration import ReplicaRestoration, Restored, verify
 from millpond.node.replica.shipping import Opened, Position, Shipper, ShippingState
@@ -469,3 +479,125 @@ async def test_an_earlier_owner_that_was_faster_is_kept_out_next(tmp_path: Path)
     restored(objects, tmp_path / "restored")
     assert state_of(tmp_path / "restored") == expected
     verify(objects, lambda size: None)
+
+
+class StuckObjects(MemoryObjects):
+    """An object store of which a journal object has no answer for as long as `is_stuck`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_stuck = False
+        self.stuck = Event()
+        self.answers = Event()
+
+    def create(self, name: str, data: bytes) -> None:
+        if self.is_stuck and name.startswith(JOURNAL):
+            self.stuck.set()
+            assert self.answers.wait(LIMIT_S)
+        super().create(name, data)
+
+
+async def test_what_is_given_up_while_the_first_object_is_made_is_claimed_behind(
+    tmp_path: Path,
+) -> None:
+    objects = StuckObjects()
+    objects.is_stuck = True
+    node = Node(tmp_path / "data", objects, Position(NODE), lag_bytes_max=2000)
+    traffic = Traffic(node.run, Random(3))
+    async with node.shipping() as shipper:
+        await until(objects.stuck.is_set, LIMIT_S)
+        while shipper.claim is not None:
+            traffic.step()
+        objects.is_stuck = False
+        objects.answers.set()
+        traffic.step()
+        await node.shipped()
+        assert shipper.position.history == 2
+        node.snapshot()
+    expected = state(node.run)
+    node.run.close()
+    restored(objects, tmp_path / "restored")
+    assert state_of(tmp_path / "restored") == expected
+
+
+async def test_an_object_store_that_never_answers_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder of a machine that is gone: the system's call does not return."""
+    monkeypatch.setattr(shipping, "ANSWER_S", 0.05)
+    objects = StuckObjects()
+    node = Node(tmp_path / "data", objects, Position(NODE), lag_bytes_max=1)
+    async with node.shipping() as shipper:
+        await node.shipped()
+        node.snapshot()
+        objects.is_stuck = True
+        commit = node.run.store.write(QUEUES[0], [message(young_id())])
+        node.run.work()
+        assert commit is not None and not commit.is_done
+        await until(lambda: commit.is_done, LIMIT_S)
+        assert shipper.state is ShippingState.AWAY and "no answer" in shipper.error
+        objects.is_stuck = False
+        objects.answers.set()
+        await node.shipped()
+        node.snapshot()
+    expected = state(node.run)
+    node.run.close()
+    restored(objects, tmp_path / "restored")
+    assert state_of(tmp_path / "restored") == expected
+
+
+class PartedObjects(MemoryObjects):
+    """An object store that is away for the process of one run."""
+
+    parted = b"nobody"
+
+    def create(self, name: str, data: bytes) -> None:
+        if name.startswith(JOURNAL) and self.parted in data:
+            raise ObjectStoreAway("no answer within 30 s")
+        super().create(name, data)
+
+
+async def test_a_claim_whose_first_object_an_earlier_owner_made_is_made_anew(
+    tmp_path: Path,
+) -> None:
+    """Also if the object store was away before that first object was tried again."""
+    objects = PartedObjects()
+    first = Node(tmp_path / "a", objects, Position(NODE))
+    traffic = Traffic(first.run, Random(1))
+    with pytest.raises(ExceptionGroup) as caught:
+        async with first.shipping():
+            await first.shipped()
+            objects.parted = b"%016d" % 1
+            second = Node(tmp_path / "b", objects, Position(NODE), number=1)
+            async with second.shipping():
+                await until(lambda: second.shipper.error != "", LIMIT_S)
+                traffic.step()
+                await first.shipped()
+                objects.parted = PartedObjects.parted
+                await second.shipped()
+                assert second.shipper.claim is not None and second.shipper.claim.epoch == 3
+                traffic.step()
+                first.run.work()
+                await anyio.sleep(LIMIT_S)
+    assert isinstance(caught.value.exceptions[0], Fenced)
+
+
+async def test_an_owner_at_rest_learns_that_it_is_one_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would acknowledge one more write."""
+    monkeypatch.setattr(shipping, "BEAT_S", 0.001)
+    objects = MemoryObjects()
+    first = Node(tmp_path / "a", objects, Position(NODE))
+    with pytest.raises(ExceptionGroup) as caught:
+        async with first.shipping() as shipper, anyio.create_task_group() as tasks:
+            await first.shipped()
+            tasks.start_soon(shipper.beat)
+            objects.kept[owner_name(7)] = encode_json(Owner(7, NODE, b"r" * 16, 1, 0.0))
+            await until(lambda: _has_beaten(objects, 9), LIMIT_S)  # which made no object yet
+            second = Node(tmp_path / "b", objects, Position(NODE), number=1)
+            async with second.shipping():
+                await second.shipped()
+                await anyio.sleep(LIMIT_S)
+    (inner,) = caught.value.exceptions
+    assert isinstance(inner, ExceptionGroup) and isinstance(inner.exceptions[0], Fenced)
