@@ -382,6 +382,23 @@ class Channel(Client[ChannelConnection]):
         Raises anyio.WouldBlock when too much is in flight.
         """
         data = _bytes(data)
+        if hook.active is None:
+            return self._put_nowait_untraced(data, ttl, key)
+        span = hook.active.begin_send(self.name, 1, len(data))
+        try:
+            future = self._put_nowait_untraced(data, ttl, key)
+        except BaseException as error:
+            span.end(None, error)
+            raise
+        future.observe(
+            lambda receipt, error: span.end(None if receipt is None else receipt.id, error)
+        )
+        return future
+
+    def _put_nowait_untraced(
+        self, data: bytes, ttl: int = 0, key: int | None = None
+    ) -> ReplyFuture[Receipt]:
+        """The same without a span of its own."""
         size = self._check(data, ttl)
         if not self._link.inflight.limit.acquire_nowait(size):
             raise anyio.WouldBlock

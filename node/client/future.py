@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, Generic, TypeVar
 
 import anyio
 
 T = TypeVar("T")
+
+
+class _ToldEvent:
+    """An event that tells a function before those that wait."""
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
+        self._event = anyio.Event()
+
+    def set(self) -> None:
+        self._tell()
+        self._event.set()
+
+    async def wait(self) -> None:
+        await self._event.wait()
 
 
 class ReplyFuture(Generic[T]):
@@ -23,7 +38,7 @@ class ReplyFuture(Generic[T]):
 
     def __init__(self) -> None:
         self._error: BaseException | None = None
-        self._event: anyio.Event | None = None
+        self._event: anyio.Event | _ToldEvent | None = None
         self._waiting = 0
         self.done = False
         self.abandoned = False
@@ -48,6 +63,17 @@ class ReplyFuture(Generic[T]):
             # Several tasks raise it: each raise would lengthen the traceback of the one before.
             raise self._error.with_traceback(None)
         return self._value
+
+    def observe(self, tell: Callable[[T | None, BaseException | None], None]) -> None:
+        """Call `tell` with the value or the error once it is settled. Before anything waits."""
+
+        def told() -> None:
+            tell(None if self._error is not None else self._value, self._error)
+
+        if self.done:
+            told()
+        else:
+            self._event = _ToldEvent(told)
 
     def __await__(self) -> Generator[Any, None, T]:
         return self.wait().__await__()

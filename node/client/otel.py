@@ -44,6 +44,21 @@ class OpenTelemetrySpan:
         self._span.set_status(Status(StatusCode.ERROR, text))
 
 
+class OpenTelemetryOpenSpan:
+    """A span that ends with an answer."""
+
+    def __init__(self, span: trace.Span) -> None:
+        self._span = span
+
+    def end(self, message_id: int | str | None, error: BaseException | None) -> None:
+        told = OpenTelemetrySpan(self._span)
+        if error is not None:
+            told.failed(error, str(error))
+        elif message_id is not None:
+            told.sent(message_id)
+        self._span.end()
+
+
 class OpenTelemetryTracing:
     """Makes spans by a provider; None: the global one of the process, as it is at that time."""
 
@@ -52,11 +67,14 @@ class OpenTelemetryTracing:
 
     @contextmanager
     def send(self, destination: Name, count: int, size: int) -> Iterator[OpenTelemetrySpan]:
-        more = {"messaging.message.body.size": size}
-        if count > 1:
-            more["messaging.batch.message_count"] = count
-        with self._span("send", "send", SpanKind.PRODUCER, destination, more) as span:
+        with self._span("send", "send", SpanKind.PRODUCER, destination, _size(count, size)) as span:
             yield span
+
+    def begin_send(self, destination: Name, count: int, size: int) -> OpenTelemetryOpenSpan:
+        name, attributes = _named("send", "send", destination, _size(count, size))
+        return OpenTelemetryOpenSpan(
+            self._tracer.start_span(name, kind=SpanKind.PRODUCER, attributes=attributes)
+        )
 
     @contextmanager
     def process(
@@ -110,21 +128,29 @@ class OpenTelemetryTracing:
         parent: otel_context.Context | None = None,
         links: list[Link] | None = None,
     ) -> Iterator[OpenTelemetrySpan]:
-        if isinstance(destination, bytes):
-            where = destination.decode("utf-8", "backslashreplace")
-        else:
-            where = destination
-        attributes = {
-            "messaging.system": NAME,
-            "messaging.operation.name": name,
-            "messaging.operation.type": kind,
-            "messaging.destination.name": where,
-            **more,
-        }
-        with self._tracer.start_as_current_span(
-            f"{name} {where}", parent, span_kind, attributes, links
-        ) as span:
+        text, attributes = _named(name, kind, destination, more)
+        with self._tracer.start_as_current_span(text, parent, span_kind, attributes, links) as span:
             yield OpenTelemetrySpan(span)
+
+
+def _size(count: int, size: int) -> dict[str, Any]:
+    more = {"messaging.message.body.size": size}
+    return more if count == 1 else more | {"messaging.batch.message_count": count}
+
+
+def _named(name: str, kind: str, destination: Name, more: Attributes) -> tuple[str, dict[str, Any]]:
+    """The name of a span, and its attributes."""
+    if isinstance(destination, bytes):
+        where = destination.decode("utf-8", "backslashreplace")
+    else:
+        where = destination
+    attributes = {
+        "messaging.system": NAME,
+        "messaging.operation.name": name,
+        "messaging.operation.type": kind,
+        "messaging.destination.name": where,
+    }
+    return f"{name} {where}", attributes | dict(more or {})
 
 
 def context_of(carrier: TextHeaders) -> otel_context.Context:

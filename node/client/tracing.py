@@ -30,12 +30,22 @@ class Span(Protocol):
         """The work did not succeed; the span goes on."""
 
 
+class OpenSpan(Protocol):
+    """A span of what is sent, which is not the current one of any task."""
+
+    def end(self, message_id: int | str | None, error: BaseException | None) -> None:
+        """What is sent has this id, or failed."""
+
+
 class Tracing(Protocol):
     """Makes spans, each a context in which it is the current one. An error that leaves it is
     recorded."""
 
     def send(self, destination: Name, count: int, size: int) -> AbstractContextManager[Span]:
         """So many messages, jobs or records of so many bytes are sent to a channel or stream."""
+
+    def begin_send(self, destination: Name, count: int, size: int) -> OpenSpan:
+        """The same where nothing waits for the reply."""
 
     def process(
         self,

@@ -59,7 +59,8 @@ class _Mailbox:
                 self._early.append(data)
             return
         with suppress(anyio.WouldBlock, RequestError, ConnectionLost, ChannelClosed):
-            self._channel.put_nowait(data, ttl=RESULT_TTL_S)
+            # A result is a part of the worker's span.
+            self._channel._put_nowait_untraced(data, ttl=RESULT_TTL_S)  # noqa: SLF001
 
 
 class ResultMailboxes:

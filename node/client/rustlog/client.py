@@ -46,6 +46,7 @@ from millpond.node.client.requests.reconnecting import (
 )
 from millpond.node.client.rustlog.forms import FORMS, Form, FormName, Wire
 from millpond.node.client.rustlog.producer import PartitionOffset, RustlogProducer
+from millpond.node.client.tracing import hook
 from millpond.transports.rustlog import messages as m
 from millpond.transports.rustlog.binary_messages import ErrorCode
 
@@ -316,7 +317,12 @@ class Rustlog(Client[ReconnectingConnection[Wire]]):
         if not bodies:
             raise ValueError("no records")
         request = m.Produce(topic, partition, bodies)
-        return (await self._ask(request, m.ProduceResponse, has_effect=True)).base_offset
+        if hook.active is None:
+            return (await self._ask(request, m.ProduceResponse, has_effect=True)).base_offset
+        with hook.active.send(topic, len(bodies), sum(map(len, bodies))) as span:
+            first = (await self._ask(request, m.ProduceResponse, has_effect=True)).base_offset
+            span.sent(f"{partition}:{first}")
+        return first
 
     async def fetch(
         self,
@@ -333,7 +339,10 @@ class Rustlog(Client[ReconnectingConnection[Wire]]):
         timestamps either (0). Raises OffsetOutOfRange below the first record that is kept.
         """
         request = m.Fetch(topic, partition, offset, max_bytes, group)
-        return await self._ask(request, m.FetchResponse)
+        found = await self._ask(request, m.FetchResponse)
+        if hook.active is not None and found.records:
+            hook.active.received(topic, (), len(found.records))
+        return found
 
     async def commit(self, group: str, topic: str, partition: int, offset: int) -> None:
         """Commit the offset of a consumer group: the next one that it will process.

@@ -47,6 +47,7 @@ from millpond.node.client.s3p.records import (
     read_ok,
     read_records,
 )
+from millpond.node.client.tracing import hook
 from millpond.transports.s3p import client_codec as wire
 from millpond.transports.s3p.client_codec import Reply, ReplyDecoder, ReplyLimits
 
@@ -107,7 +108,12 @@ class S3p(Client[ReconnectingConnection[Reply]]):
         if not all(bodies):
             raise EmptyData
         request = wire.encode_append(_name(stream), bodies, _u64(ms, "ms"))
-        return await self._connection.request(request, read_id, has_effect=True)
+        if hook.active is None:
+            return await self._connection.request(request, read_id, has_effect=True)
+        with hook.active.send(stream, len(bodies), sum(map(len, bodies))) as span:
+            last = await self._connection.request(request, read_id, has_effect=True)
+            span.sent(str(last))
+        return last
 
     async def read(
         self,
@@ -128,8 +134,13 @@ class S3p(Client[ReconnectingConnection[Reply]]):
             _name(stream), count=count, block_ms=block_ms, min_id=position_of(min_id)
         )
         if block_ms:
-            return await self._connection.request_dedicated(request, read_records, block_ms / 1000)
-        return await self._connection.request(request, read_records, has_effect=False)
+            wait_s = block_ms / 1000
+            found = await self._connection.request_dedicated(request, read_records, wait_s)
+        else:
+            found = await self._connection.request(request, read_records, has_effect=False)
+        if hook.active is not None and found:
+            hook.active.received(stream, (), len(found))
+        return found
 
     def follow(
         self,

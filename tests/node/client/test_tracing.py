@@ -220,6 +220,52 @@ async def test_a_trace_goes_from_append_to_read(spans: Spans, url: str) -> None:
     }
 
 
+async def test_a_put_that_nothing_waits_for_has_a_span_until_its_answer(
+    spans: Spans, url: str
+) -> None:
+    async with connect(url, "chat/1") as channel:
+        with spans.tracer.start_as_current_span("view"):
+            first, second = channel.put_nowait(b"hello"), channel.put_nowait(b"you")
+        assert [each.name for each in spans.all] == ["view"]
+        receipts = [await first, await second]
+        with pytest.raises(ValueError, match="ttl"):
+            channel.put_nowait(b"never", ttl=-1)
+    sent = [each for each in spans.all if each.name == "send chat/1"]
+    numbers = [(each.attributes or {}).get("messaging.message.id") for each in sent]
+    assert numbers == [str(each.id) for each in receipts] + [None]
+    assert all(is_below(each, spans["view"]) for each in sent[:2])
+    assert sent[2].status.status_code is trace.StatusCode.ERROR
+
+
+async def test_s3p_and_rustlog_have_spans_of_appends_and_reads(spans: Spans) -> None:
+    with millpond.testing.run_node(s3p="127.0.0.1:0", rustlog="127.0.0.1:0") as node:
+        async with (
+            millpond.connect_s3p(node.listeners["s3p"]) as s3p,
+            millpond.connect_rustlog(node.listeners["rustlog"]) as rustlog,
+        ):
+            await s3p.create("orders")
+            last = await s3p.append("orders", [b"tea", b"milk"])
+            assert len(await s3p.read("orders")) == 2
+            assert await s3p.read("orders", str(last)[:-1] + "9") == []
+            await rustlog.create_topic("logs")
+            await rustlog.produce("logs", b"line")
+            assert len((await rustlog.fetch("logs", 0)).records) == 1
+    rows = [(each.name, dict(each.attributes or {})) for each in spans.all]
+    assert [name for name, _ in rows] == [
+        "send orders",
+        "receive orders",
+        "send logs",
+        "receive logs",
+    ]
+    assert rows[0][1]["messaging.message.id"] == str(last)
+    assert rows[0][1]["messaging.batch.message_count"] == 2
+    assert rows[2][1]["messaging.message.id"] == "0:0"
+    assert [attributes.get("messaging.batch.message_count") for _, attributes in rows[1::2]] == [
+        2,
+        1,
+    ]
+
+
 async def test_a_read_has_links_to_32_traces(spans: Spans, url: str) -> None:
     async with connect(url, "any") as channel:
         stream = channel.streams.stream("many")
