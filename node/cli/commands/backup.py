@@ -42,7 +42,8 @@ consumed before. Channels with durability `memory` are not in it, nor are files 
 folder: the configuration, certificates, the passphrase.
 
 DIR/manifest.json is written last, when everything was verified: a folder without it is no backup.
-What an interrupted command leaves is removed by the node, or by the next backup to DIR.
+What an interrupted command leaves is removed by the node, or by the next backup to DIR. That one
+begins anew: it is of another moment, and files of the first have changed since.
 
 A backup has the identity and all keys of the node, as they are stored: keep it as safe. It is for
 the operator of the node. Exit code 1: there is no backup, or the node has damaged channels, which
