@@ -646,11 +646,11 @@ class Channel:
             consumer.identity_number and consumer.identity_number == row.sender
         ):
             return False
+        place = None if self.jobs is None else self._flow_step(message_id)
         if self.delivery.ack(consumer, message_id):
-            place = self._flow_step(message_id)
+            self.remove(message_id, effects)
             if place is not None:  # of a worker that does not know of flows: it has no result
                 effects.posts += ((FLOWS, EndStep(0, self.name, *place, message_id, b"", 0)),)
-            self.remove(message_id, effects)
         return True
 
     def _nack(self, port: Port, nack: Nack, now: float, effects: Effects) -> None:
