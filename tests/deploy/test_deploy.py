@@ -66,6 +66,18 @@ def test_an_alarm_is_of_metrics_that_exist(rule: Mapping[str, Any]) -> None:
     assert rule["labels"]["severity"] in ("page", "ticket") and rule["annotations"]["summary"]
 
 
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="Prometheus is not installed")
+def test_prometheus_takes_its_files() -> None:
+    """promtool reads the alarms, and the configuration with the alarms beside it."""
+    files = DEPLOY / "prometheus"
+    rules = ["promtool", "check", "rules", files / "alerts.yaml"]
+    told = subprocess.run(rules, capture_output=True, text=True, timeout=60, check=False)
+    assert told.returncode == 0 and f"{len(RULES)} rules found" in told.stdout, told.stderr
+    config = ["promtool", "check", "config", "--syntax-only", files / "prometheus.yml"]
+    told = subprocess.run(config, capture_output=True, text=True, timeout=60, check=False)
+    assert told.returncode == 0, told.stderr
+
+
 def test_the_guide_and_the_rules_have_the_same_alarms() -> None:
     text = (ROOT / "docs" / "guides" / "monitoring.md").read_text("utf-8")
     table = text.partition("## Alarms")[2].partition("A short rise")[0]
@@ -245,14 +257,17 @@ def make_tokens(data: Path, tokens: Path) -> None:
     subprocess.run(script, env=environment(PATH=path), timeout=120, check=True)
 
 
+def works(engine: str) -> bool:
+    """The program can run containers: its daemon is there, if it has one."""
+    return subprocess.run([engine, "info"], capture_output=True, check=False).returncode == 0
+
+
 @pytest.mark.full
 def test_the_image_builds_and_runs(tmp_path: Path) -> None:
-    docker = shutil.which("docker") or shutil.which("buildah")
-    if (
-        docker is None
-        or subprocess.run([docker, "info"], capture_output=True, check=False).returncode
-    ):
-        pytest.skip("no docker here")
+    found = (shutil.which(name) for name in ("docker", "podman"))
+    docker = next((each for each in found if each is not None and works(each)), None)
+    if docker is None:
+        pytest.skip("neither docker nor podman works here")
     tag = f"millpond-test-{os.getpid()}"
     build = [docker, "build", "-f", DEPLOY / "Dockerfile", "-t", tag, ROOT]
     subprocess.run(build, timeout=900, check=True)
