@@ -23,7 +23,7 @@ from millpond.node.jobs.records import JobProgress
 from millpond.node.jobs.requests import JobInfo, JobState, QueueCounts
 from millpond.node.jobs.schedules import ScheduleInfo, Timing
 from millpond.node.jobs.selection import JobFilter, WorkerInfo, WorkerJob
-from millpond.node.jobs.task import Backoff, Task, task
+from millpond.node.jobs.task import Backoff, BoundTask, Task, task
 from millpond.node.jobs.worker.executor import Middleware, Next
 from millpond.node.jobs.worker.outcome import AttemptResult, WorkerStats
 from millpond.node.jobs.worker.worker import Worker
@@ -32,6 +32,7 @@ __all__ = [
     "AttemptResult",
     "AttemptTimedOut",
     "Backoff",
+    "BoundTask",
     "ConnectionOptions",
     "FlowInfo",
     "FlowStepInfo",

@@ -91,6 +91,9 @@ async def jobs(url: str) -> None:
     async with Queue(url, "mail") as queue, Worker(url, [send, tidy]) as worker:
         handle: Handle[int] = await send.put(queue, Mail("alice"), wait=True)
         nothing: Handle[None] = await tidy.put(queue)
+        bound: Handle[int] = await send.bind(queue).put(Mail("alice"))
+        many: list[int] = await send.bind(queue).put_many([Mail("alice")])
+        print(bound.id, many)
         print(nothing.id > 0)
         untyped: Handle = await queue.put({"to": "bob"}, name="send", wait=True)
         await worker.run(burst=True)

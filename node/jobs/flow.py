@@ -58,8 +58,11 @@ class Step:
             raise ValueError(f"on_failure is fail, ignore or wait, not {on_failure!r}")
         self.name = work.name if isinstance(work, Task) else work
         self.queue = queue or (work.queue if isinstance(work, Task) else None)
-        if isinstance(work, Task) and work.queue not in (None, self.queue):
-            raise ValueError(f"{work!r} is not served from {self.queue!r}")
+        if isinstance(work, Task):
+            if self.queue is not None:
+                work.check_queue(self.queue)
+            if payload is not _UNSET:
+                work.check_payload(payload)
         self.payload = payload
         self.after = list(after)
         self.on_failure = on_failure

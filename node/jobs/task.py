@@ -170,10 +170,41 @@ class Task(Generic[P_contra, R_co]):
         """Put a job for this task into `queue`; options as those of `Queue.put`.
 
         The payload is of the type that the handler takes; `Queue.put` takes any other form of it.
-        With `wait=True` the handle has the result, of the type that the handler returns.
+        With `wait=True` the handle has the result, of the type that the handler returns. Raises
+        ValueError for a queue that the task is not served from, and TypeError for a payload that
+        the handler would not get.
         """
+        self.check_queue(queue.name)
+        self.check_payload(payload)
         options.setdefault("name", self.name)
         return await queue.put(payload, **options)
+
+    def bind(self, queue: Queue) -> BoundTask[P_contra, R_co]:
+        """The task with its queue: `send = send_mail.bind(queue)`, `await send.put(Mail("alice"))`.
+
+        Raises ValueError for a queue that the task is not served from.
+        """
+        self.check_queue(queue.name)
+        return BoundTask(self, queue)
+
+    def check_queue(self, queue: str) -> None:
+        """Raises ValueError for a queue that the task is not served from."""
+        if self.queue not in (None, queue):
+            raise ValueError(f"{self!r} is not served from queue {queue!r}")
+
+    def check_payload(self, payload: object) -> None:
+        """Raises TypeError for a payload that does not fit what the handler takes, or that
+        MessagePack cannot encode."""
+        self.resolve()
+        if self._payload_type is Any:
+            if payload is not None and not self._parameters:
+                raise TypeError(f"{self!r} takes no payload")
+            return
+        sent = msgspec.msgpack.decode(msgspec.msgpack.encode(payload))
+        try:
+            msgspec.convert(sent, self._payload_type)
+        except msgspec.ValidationError as exc:
+            raise TypeError(f"{self!r} does not take this payload: {exc}") from exc
 
     def resolve(self) -> None:
         """Resolve the annotation of the payload, once all its names are defined.
@@ -208,6 +239,58 @@ class Task(Generic[P_contra, R_co]):
             except msgspec.ValidationError as exc:
                 raise PayloadRefused(str(exc)) from exc
         return (payload, job)[: len(self._parameters)]
+
+
+class BoundTask(Generic[P_contra, R_co]):
+    """A task with the queue that its jobs are put into."""
+
+    def __init__(self, task: Task[P_contra, R_co], queue: Queue) -> None:
+        self.task = task
+        self.queue = queue
+
+    def __repr__(self) -> str:
+        return f"BoundTask({self.task.name!r}, queue={self.queue.name!r})"
+
+    @overload
+    async def put(
+        self: BoundTask[None, Awaitable[T]], payload: None = None, **options: Unpack[PutOptions]
+    ) -> Handle[T]: ...
+
+    @overload
+    async def put(
+        self: BoundTask[P, Awaitable[T]], payload: P, **options: Unpack[PutOptions]
+    ) -> Handle[T]: ...
+
+    @overload
+    async def put(
+        self: BoundTask[None, R], payload: None = None, **options: Unpack[PutOptions]
+    ) -> Handle[R]: ...
+
+    @overload
+    async def put(
+        self: BoundTask[P, R], payload: P, **options: Unpack[PutOptions]
+    ) -> Handle[R]: ...
+
+    async def put(self, payload: object = None, **options: Unpack[PutOptions]) -> Handle[Any]:
+        """Put a job; else as `Task.put`."""
+        self.task.check_payload(payload)
+        options.setdefault("name", self.task.name)
+        return await self.queue.put(payload, **options)
+
+    async def put_many(
+        self: BoundTask[P, object],
+        payloads: Iterable[P],
+        *,
+        ttl: int = 0,
+        due: datetime | float | None = None,
+        keep: int | None = None,
+    ) -> list[int]:
+        """Put a job for each payload, all or none of them; else as `Queue.put_many`."""
+        found = list(payloads)
+        for each in found:
+            self.task.check_payload(each)
+        name = self.task.name
+        return await self.queue.put_many(found, name=name, ttl=ttl, due=due, keep=keep)
 
 
 class TaskDecorator(Protocol):
