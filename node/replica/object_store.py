@@ -101,6 +101,7 @@ class FolderObjects:
         target = self._folder / name
         with _told():
             if target.exists() and target.stat().st_size == path.stat().st_size:
+                os.utime(target)  # else it might be removed as one that no manifest names
                 return
             self._make_parents(target)
             draft = target.with_name(f".{token_hex(8)}.new")

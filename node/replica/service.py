@@ -21,7 +21,7 @@ from millpond.actors.store.recovery import Recovered
 from millpond.actors.store.snapshot import SnapshotLost
 from millpond.node.atomic_files import replace
 from millpond.node.backup.snapshots import take_snapshot
-from millpond.node.replica.errors import BadReplica, ObjectStoreAway, ObjectStoreRefuses
+from millpond.node.replica.errors import BadReplica, ReplicaError
 from millpond.node.replica.interface import ReplicaInfo, ReplicaSettings
 from millpond.node.replica.object_store import open_object_store
 from millpond.node.replica.objects import ID_BYTES
@@ -47,7 +47,8 @@ POSITION_S = 5.0
 """The position is stored so often. What came after it is found again by the last object."""
 SNAPSHOT_LOOK_S = 1.0
 SNAPSHOT_RETRY_S = 30.0
-FAILURES = (SnapshotLost, OSError, sqlite3.Error, ObjectStoreAway, ObjectStoreRefuses)
+FAILURES = (SnapshotLost, OSError, sqlite3.Error, ReplicaError)
+"""Those of a snapshot. A damaged manifest among them: the node serves, and ships its journal."""
 
 
 class ReplicaService:
@@ -217,7 +218,7 @@ class ReplicaService:
         return (
             self._snapshot_history != shipper.position.history
             or shipper.bytes_made - self._snapshot_bytes >= settings.snapshot_bytes
-            or self._wall() - self._snapshot_at >= settings.snapshot_every_s
+            or not 0 <= self._wall() - self._snapshot_at < settings.snapshot_every_s
         )
 
     async def _make_snapshot(self) -> None:

@@ -279,17 +279,17 @@ class Shipper:
         self._is_first = False
         if rest is not None and last is not None:
             if rest:
-                size = sum(map(len, rest))
-                waiting = _Waiting(rest, self._opened.lsn, size, self._now())
-                self._waiting.appendleft(waiting)
+                size = sum(len(record) for _, record in rest)
+                self._waiting.extendleft(reversed(_parts(rest, self._opened.lsn, self._now())))
                 self.lag_bytes += size
             self._waits_behind = last.last_lsn
             return last.history, last.last_lsn
         self.breaks += 1
         return (0 if last is None else last.history) + 1, self._waits_behind
 
-    def _rest_of(self, found: Claim) -> list[bytes] | None:
-        """The records of earlier runs that are not shipped, if these follow what is."""
+    def _rest_of(self, found: Claim) -> list[tuple[int, bytes]] | None:
+        """The records of earlier runs that are not shipped, by their lsn, if these follow what
+        is."""
         opened, last, position = self._opened, found.last, self.position
         if not self._is_first or opened is None or opened.rest is None or last is None:
             return None
@@ -298,7 +298,7 @@ class Shipper:
         if not (is_ours and position.lsn <= last.last_lsn <= rest.run_ended_at):
             return None
         return [
-            encode_record(opened.salt, each.lsn, each.kind, each.name, each.body)
+            (each.lsn, encode_record(opened.salt, each.lsn, each.kind, each.name, each.body))
             for each in rest.records
             if each.lsn > last.last_lsn
         ]
@@ -417,6 +417,21 @@ class Shipper:
         self._is_first = False
         self._waits_behind = self._taken_lsn
         self._release()
+
+
+def _parts(rest: list[tuple[int, bytes]], last_lsn: int, now: float) -> list[_Waiting]:
+    """Records of earlier runs, as much at once as goes into an object: they may be a journal."""
+    parts: list[_Waiting] = []
+    records: list[bytes] = []
+    size = 0
+    for at, (lsn, record) in enumerate(rest, 1):
+        records.append(record)
+        size += len(record)
+        if size >= OBJECT_BYTES or at == len(rest):
+            is_last = at == len(rest)
+            parts.append(_Waiting(records, last_lsn if is_last else lsn, size, now))
+            records, size = [], 0
+    return parts
 
 
 def _fenced(there: JournalHeader, epoch: int) -> Fenced:

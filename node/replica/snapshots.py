@@ -25,6 +25,7 @@ from millpond.node.clock_file import READING
 from millpond.node.replica.errors import NoObject, ObjectExists
 from millpond.node.replica.object_store import ObjectStore
 from millpond.node.replica.objects import (
+    BEAT,
     BLOB,
     FORMAT_VERSION,
     JOURNAL,
@@ -42,7 +43,7 @@ from millpond.node.replica.objects import (
 SCRATCH = "replica.tmp"
 BLOB_GRACE_S = 3600.0
 """Blobs that no manifest names are removed after so long: an upload may be under way."""
-OWNERS_KEPT = 100
+OWNERS_KEPT, BEATS_KEPT = 100, 4
 
 
 class SnapshotPlace(msgspec.Struct, frozen=True):
@@ -190,4 +191,5 @@ def prune(
     ]
     objects.remove(blobs)
     objects.remove([each.name for each in objects.list(OWNER)[:-OWNERS_KEPT]])
+    objects.remove([each.name for each in objects.list(BEAT)[:-BEATS_KEPT]])  # of earlier owners
     return Pruned(len(gone), len(journal), len(blobs))

@@ -3,6 +3,7 @@ store does, and across crashes of the node."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,11 +18,13 @@ from millpond.actors.store.changes import StoredMessage
 from millpond.actors.store.settings import StoreSettings
 from millpond.node.replica import shipping, snapshots
 from millpond.node.replica.errors import BadReplica, Fenced, ObjectStoreAway, OtherReplica
+from millpond.node.replica.object_store import FolderObjects
 from millpond.node.replica.objects import (
     BEAT,
     JOURNAL,
     OWNER,
     Owner,
+    beat_name,
     encode_json,
     journal_name,
     number_of,
@@ -601,3 +604,53 @@ async def test_an_owner_at_rest_learns_that_it_is_one_no_more(
                 await anyio.sleep(LIMIT_S)
     (inner,) = caught.value.exceptions
     assert isinstance(inner, ExceptionGroup) and isinstance(inner.exceptions[0], Fenced)
+
+
+async def test_what_a_crash_left_goes_in_objects_of_a_bounded_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipping, "OBJECT_BYTES", 2000)
+    monkeypatch.setattr(shipping, "OBJECT_BYTES_MAX", 5000)
+    objects = MemoryObjects()
+    node = Node(tmp_path / "data", objects, Position(NODE), settings=LAZY)
+    traffic = Traffic(node.run, Random(1))
+    async with node.shipping():
+        await node.shipped()
+        node.snapshot()
+    for _ in range(60):
+        traffic.step()
+    node.run.work()
+    again = Node(tmp_path / "data", objects, node.shipper.position, number=1, settings=LAZY)
+    async with again.shipping():
+        await again.shipped()
+        assert again.shipper.position.history == 1
+    again.run.close()
+    sizes = [len(each) for name, each in objects.kept.items() if name.startswith(JOURNAL)]
+    assert 4 < len(sizes) and max(sizes) < 6000
+    restored(objects, tmp_path / "restored")
+    assert state_of(tmp_path / "restored") == state_of(tmp_path / "data")
+
+
+async def test_beats_of_earlier_owners_are_removed(tmp_path: Path) -> None:
+    objects = MemoryObjects()
+    node = Node(tmp_path / "data", objects, Position(NODE))
+    async with node.shipping():
+        await node.shipped()
+        node.snapshot()
+    node.run.close()
+    for epoch in range(1, 9):
+        for count in range(3):
+            objects.kept[beat_name(epoch, count)] = b"{}"
+    prune(objects, 0.0, 2000.0)
+    kept = [each.name for each in objects.list(BEAT)]
+    assert len(kept) == 4 and kept[-1] == beat_name(8, 2)
+
+
+def test_a_blob_that_is_uploaded_again_counts_as_new(tmp_path: Path) -> None:
+    """No manifest names what an upload left that was given up: it is removed when it is old."""
+    (tmp_path / "file").write_bytes(b"content")
+    objects = FolderObjects(tmp_path / "replica")
+    objects.put_file("blob/ab/abc", tmp_path / "file")
+    os.utime(tmp_path / "replica/blob/ab/abc", (1000, 1000))
+    objects.put_file("blob/ab/abc", tmp_path / "file")
+    assert objects.list("blob/")[0].made_at > 1000
