@@ -420,6 +420,14 @@ class ForgetSchedules(Message, frozen=True, gc=False):
     entry: CatalogChannel
 
 
+class CheckSchedules(Notice, frozen=True, gc=False):
+    """The channel remembers jobs of schedules with these numbers: those that there are no more may
+    be forgotten. Sent to the cell of the schedules, which answers with `MovesDone`."""
+
+    channel: bytes
+    numbers: tuple[int, ...]
+
+
 class QueueSettingsChanged(Notice, frozen=True, gc=False):
     """The queue has other settings (`actors.queue_settings`), and they are stored."""
 
@@ -486,6 +494,7 @@ CellMessage = (
     | MovesDone
     | OpenMoves
     | QueueSettingsChanged
+    | CheckSchedules
     | ScheduledJob
     | ScheduledJobStored
     | FlowJob

@@ -262,6 +262,7 @@ class Services:
         self.directory = streams.directory
         self.basins = streams.basins
         self.states = streams.states
+        self.schedules = streams.schedule_counters
         self.stages = streams.stages
         self.stream_age_s = streams.age_s
         self.tokens = IssuedAccess(streams.tokens, streams.basins.own, access.now)

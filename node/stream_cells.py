@@ -13,7 +13,7 @@ from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.clock_jump import ClockJump
 from millpond.actors.jobs.flows import Flows
 from millpond.actors.jobs.results import JobResults
-from millpond.actors.jobs.schedules import Schedules
+from millpond.actors.jobs.schedules import ScheduleCounters, Schedules
 from millpond.actors.messages import CellMessage, Durability, Mode
 from millpond.actors.queue_settings import QueueTable
 from millpond.actors.runtime.cell import Loading
@@ -98,6 +98,7 @@ class StreamCells:
         self._queues = queues
         self.counters = StreamCounters()
         self.states = StateUsage()
+        self.schedule_counters = ScheduleCounters()
         self._state_context = StateContext(post, states, self.states)
         self.checkpoints = _checkpoints(store, states, self.directory)
         self._store = store
@@ -127,7 +128,7 @@ class StreamCells:
         if cell == CHANNELS:
             return CatalogCell(ChannelCatalog(snapshot, self._channels, self._queues))
         if cell == SCHEDULES:
-            return Schedules(snapshot, encode_scheduled)
+            return Schedules(snapshot, encode_scheduled, self.schedule_counters)
         if cell == FLOWS:
             return Flows(snapshot, encode_flow_job)
         channel = results_channel_of(cell)

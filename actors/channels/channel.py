@@ -48,6 +48,7 @@ from millpond.actors.messages import (
     CellMessage,
     ChannelChanged,
     CheckFlowJobs,
+    CheckSchedules,
     ClearChannel,
     CreateChannel,
     Credit,
@@ -128,6 +129,7 @@ class Channel:
     __slots__ = (
         "_corrected",
         "_heartbeat_at",
+        "_schedules",
         "_stored_dead_letters",
         "_stored_mode",
         "acked",
@@ -171,6 +173,8 @@ class Channel:
         self._stored_dead_letters = self.keys.moved if is_dead_letter_channel(name) else []
         """Dead letters that may still be in their channel as well: it did not say that they are
         not."""
+        self._schedules = self.keys.schedules
+        """Schedules that may be no more: a crash can lose their `MovesDone`."""
         table = snapshot.subscribers
         self.subscribers = NO_SUBSCRIBERS if table is None else self._new_subscribers(table)
         self._stored_mode = snapshot.mode
@@ -225,7 +229,7 @@ class Channel:
     def can_passivate(self) -> bool:
         if self.tee is not None and not self.tee.can_passivate:
             return False
-        if self._corrected or self._stored_dead_letters:
+        if self._corrected or self._stored_dead_letters or self._schedules:
             return False
         if self.jobs is None:
             return not self.delivery.has_delays
@@ -237,7 +241,7 @@ class Channel:
         return self.context.created.get(self.name, self.settings.mode)
 
     def _next_deadline(self) -> float:
-        if self._corrected or self._stored_dead_letters:
+        if self._corrected or self._stored_dead_letters or self._schedules:
             return 0.0
         if self.jobs is not None and self.jobs.requeued:
             return 0.0
@@ -480,6 +484,9 @@ class Channel:
             self._store_deadlines(effects)
         if self._stored_dead_letters:
             self._tell_of_dead_letters(effects)
+        if self._schedules:
+            effects.posts += ((SCHEDULES, CheckSchedules(self.name, self._schedules)),)
+            self._schedules = ()
         if self.jobs is not None:
             self.jobs.announce_requeued(self.name, effects)
         self.sweep(now, effects)

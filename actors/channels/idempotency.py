@@ -135,6 +135,11 @@ class IdempotencyKeys:
         last_ms = int.from_bytes(known.digest, "big")
         return None if last_ms < at_ms else known.id if last_ms == at_ms else 0
 
+    @property
+    def schedules(self) -> tuple[int, ...]:
+        """The numbers of the schedules whose last job is remembered."""
+        return tuple(key - SCHEDULE_KEYS for key in self.rows if key >= SCHEDULE_KEYS)
+
     def remember_scheduled(self, number: int, at_ms: int, row: StoredMessage) -> KeyRetained:
         """A schedule put this job for that moment. Of each schedule the last one is remembered, in
         the place of a digest, until `forget_moves` of `schedule_origin`."""

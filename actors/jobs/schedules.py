@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from math import inf
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 import msgspec
 
@@ -26,6 +27,7 @@ from millpond.actors.jobs.recurrence import Recurrence
 from millpond.actors.messages import (
     Batch,
     CellMessage,
+    CheckSchedules,
     Detach,
     Drain,
     Failed,
@@ -108,14 +110,47 @@ EncodeJob = Callable[[bytes, bytes, int, int], bytes]
 since 1970. Raises ValueError for data that no job can have."""
 
 
+class ScheduleTotals(NamedTuple):
+    """The schedules of a node now. `waits_s`: for so long the oldest moment waits for its job to be
+    stored, in seconds; 0: none does."""
+
+    schedules: int = 0
+    paused: int = 0
+    waits_s: float = 0.0
+
+
+@dataclass(slots=True)
+class ScheduleCounters:
+    """Counts of all schedules since the start: jobs that they put, moments that were missed and put
+    none, and moments whose jobs were refused."""
+
+    jobs: int = 0
+    missed: int = 0
+    refused: int = 0
+
+
 class Schedules:
     """The behaviour of the cell. Implements `Behaviour` and `ClockObserver`."""
 
-    __slots__ = ("_encode_job", "_is_checked", "_numbers", "_retry_at", "_schedules", "deadline")
+    __slots__ = (
+        "_counters",
+        "_encode_job",
+        "_is_checked",
+        "_numbers",
+        "_retry_at",
+        "_schedules",
+        "deadline",
+    )
     unanswered: tuple[()] = ()
 
-    def __init__(self, snapshot: LogSnapshot, encode_job: EncodeJob) -> None:
+    def __init__(
+        self,
+        snapshot: LogSnapshot,
+        encode_job: EncodeJob,
+        counters: ScheduleCounters | None = None,
+    ) -> None:
         self._encode_job = encode_job
+        self._counters = counters or ScheduleCounters()
         self._schedules: dict[int, StoredSchedule] = {
             int.from_bytes(key[len(_KEY) :], "big"): _decode(value)
             for key, value in snapshot.metadata.items()
@@ -127,6 +162,13 @@ class Schedules:
         self._is_checked = False
         """The clock did not go back behind what was computed, as far as is known."""
         self.deadline = -inf if self._schedules else inf
+
+    def totals(self, now: float) -> ScheduleTotals:
+        """The schedules at this moment."""
+        every = self._schedules.values()
+        pending = [each.pending_ms for each in every if each.pending_ms]
+        waits_s = max(0.0, now - min(pending) / 1000) if pending else 0.0
+        return ScheduleTotals(len(every), sum(each.is_paused for each in every), waits_s)
 
     @property
     def is_empty(self) -> bool:
@@ -169,10 +211,19 @@ class Schedules:
                 effects.forwards += ((CHANNELS, Batch(port, [entry])),)
             case ScheduledJobStored():
                 self._stored(message, now, effects)
+            case CheckSchedules(channel=channel, numbers=numbers):
+                gone = [n for n in numbers if not self._is_of(channel, n)]
+                if gone:
+                    effects.posts += ((channel, MovesDone(tuple(map(schedule_origin, gone)))),)
             case Detach() | Drain():
                 pass
             case _:
                 raise AssertionError(f"{type(message).__name__} is not for schedules")
+
+    def _is_of(self, channel: bytes, number: int) -> bool:
+        """Is this the number of a schedule of the channel?"""
+        found = self._schedules.get(number)
+        return found is not None and found.channel == channel
 
     # Requests.
 
@@ -336,6 +387,7 @@ class Schedules:
         if moment is None:
             name = schedule.name
             log.warning("schedule missed: channel=%r name=%r", schedule.channel, name)
+            self._counters.missed += 1
         changed = _replace(
             schedule,
             computed_ms=round(now * 1000),
@@ -368,6 +420,7 @@ class Schedules:
         if code is not None:
             self._refused(number, schedule, code, effects)
             return
+        self._counters.jobs += 1
         done = _replace(
             schedule,
             pending_ms=0,
@@ -382,6 +435,7 @@ class Schedules:
         """The pending moment puts no job; the list tells why."""
         channel, name = schedule.channel, schedule.name
         log.warning("scheduled job refused: channel=%r name=%r code=%s", channel, name, code.name)
+        self._counters.refused += 1
         self._store(number, _replace(schedule, pending_ms=0, refusal=code.name), effects)
 
     def _store(self, number: int, schedule: StoredSchedule, effects: Effects) -> None:
@@ -402,7 +456,7 @@ def _anchored(spec: m.ScheduleSpec, before: StoredSchedule | None, now: float) -
     asked = spec.recurrence
     if not asked.every_ms:
         return spec
-    anchor_ms = round(now * 1000)
+    anchor_ms = int(now * 1000)  # rounded up it would be a moment itself
     if before is not None and before.spec.recurrence.every_ms == asked.every_ms:
         anchor_ms = before.spec.recurrence.anchor_ms
     anchored = Recurrence(asked.cron, asked.zone, asked.every_ms, anchor_ms)

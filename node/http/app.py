@@ -89,6 +89,7 @@ class HttpServices:
             http=services.http,
             streams=streams,
             states=services.states,
+            schedules=services.schedules,
             stages=services.stages,
             transactions=services.transactions,
             groups=lambda: services.directory.groups,

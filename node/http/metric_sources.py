@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from millpond.actors.jobs.schedules import ScheduleCounters
 from millpond.actors.state.stats import StateUsage
 from millpond.actors.streams.directory import StagingDirectory
 from millpond.actors.streams.settings import StreamCounters
@@ -57,6 +58,7 @@ class MetricSources(msgspec.Struct, frozen=True):
     http: HttpCounters
     streams: StreamCounters
     states: StateUsage
+    schedules: ScheduleCounters
     stages: StagingDirectory
     transactions: TransactionCounters
     groups: Callable[[], int]

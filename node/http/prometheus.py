@@ -24,10 +24,13 @@ from prometheus_client.utils import floatToGoString
 
 from millpond.actors.channels.context import DeliveryCounters
 from millpond.actors.histogram import Histogram
+from millpond.actors.jobs.schedules import ScheduleCounters, Schedules, ScheduleTotals
 from millpond.actors.runtime.scheduler import RuntimeCounters
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.stats import JournalStats
+from millpond.actors.streams.names import SCHEDULES
 from millpond.actors.subscriptions.context import SubscriptionCounters
+from millpond.node.admin import StatusSources
 from millpond.node.environment import installed_version
 from millpond.node.http.metric_sources import CellTotals, MetricSources
 from millpond.node.http.named_metrics import ChannelRow, NamedMetrics, QueueRow
@@ -110,6 +113,14 @@ class _Snapshot(Collector):
         states = self._sources.states
         yield "states", "Materialized states with values.", states.count
         yield "state_bytes", "Bytes of all materialized states.", states.bytes
+        schedules = _schedule_totals(status)
+        yield "schedules", "Schedules of job queues.", schedules.schedules
+        yield "schedules_paused", "Schedules that are paused.", schedules.paused
+        yield (
+            "schedule_wait_seconds",
+            "Age of the oldest moment of a schedule whose job is not stored (0 = none).",
+            schedules.waits_s,
+        )
         subscriptions = self._sources.subscriptions
         yield "subscriptions", "Subscriptions.", len(subscriptions.index.cells)
         yield (
@@ -244,6 +255,7 @@ class _Snapshot(Collector):
         yield "stream_trims", "Trims of streams.", sources.streams.trims
         yield "stream_trimmed_bytes", "Bytes removed by trims.", sources.streams.trimmed_bytes
         yield from _transactions(sources)
+        yield from _schedules(sources.schedules)
         yield from _subscriptions(sources.subscriptions.counters)
         rustlog = sources.rustlog
         yield (
@@ -359,6 +371,21 @@ def _transactions(sources: MetricSources) -> Iterator[tuple[str, str, Amount]]:
         "Staged parts that expired before they were published.",
         expired,
     )
+
+
+def _schedule_totals(status: StatusSources) -> ScheduleTotals:
+    behaviour = status.scheduler.view(SCHEDULES)
+    return behaviour.totals(status.now) if isinstance(behaviour, Schedules) else ScheduleTotals()
+
+
+def _schedules(counters: ScheduleCounters) -> Iterator[tuple[str, str, Amount]]:
+    yield "schedule_jobs", "Jobs that schedules put.", counters.jobs
+    yield (
+        "schedule_moments_missed",
+        "Moments of schedules that were missed and put no job.",
+        counters.missed,
+    )
+    yield "schedule_jobs_refused", "Jobs of schedules that their queue refused.", counters.refused
 
 
 def _subscriptions(counters: SubscriptionCounters) -> Iterator[tuple[str, str, Amount]]:

@@ -25,6 +25,7 @@ class Fault(Enum):
     PEERS = "messages of other nodes are read twice, believed, or let in where they may not"
     WAKES = "workers are not woken, cursors move for strangers, webhooks go where they may not"
     SEALED = "encrypted records open elsewhere, are not whole, or stand there in clear"
+    QUEUES = "limits, pauses and schedules of queues do not hold, or hold jobs for ever"
     CLOCK = "a wrong clock stops PUT, expires or repeats ids"
 
 

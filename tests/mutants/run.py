@@ -18,6 +18,7 @@ from tests.mutants.mutant import Mutant
 from tests.mutants.of_clients import CLIENT_MUTANTS
 from tests.mutants.of_encryption import ENCRYPTION_MUTANTS
 from tests.mutants.of_peers import PEER_MUTANTS
+from tests.mutants.of_queues import QUEUE_MUTANTS
 from tests.mutants.of_stores import STORE_MUTANTS
 from tests.mutants.of_streams import STREAM_MUTANTS
 from tests.mutants.of_subscriptions import SUBSCRIPTION_MUTANTS
@@ -31,6 +32,7 @@ MUTANTS = (
     *PEER_MUTANTS,
     *SUBSCRIPTION_MUTANTS,
     *ENCRYPTION_MUTANTS,
+    *QUEUE_MUTANTS,
 )
 FOLDERS = ("millpond", "actors", "transports", "node", "pipeline", "tests")
 FILES = ("pyproject.toml",)
