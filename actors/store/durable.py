@@ -100,9 +100,7 @@ class DurableStore:
 
     # Start and end.
 
-    def open(
-        self, *, was_used: bool | None = None, rest_after: tuple[int, int] | None = None
-    ) -> Recovered:
+    def open(self, *, was_used: bool | None = None, rest_after: int | None = None) -> Recovered:
         """Find what a former run left. `was_used`: there was one, or none that stored anything,
         whatever the folder has; None: the folder tells. `rest_after` is that of `recover`. Raises
         Damaged, UnknownVersion, OSError, sqlite3.Error."""

@@ -67,11 +67,17 @@ from millpond.actors.store.settings import StoreSettings
 
 
 class JournalRest(msgspec.Struct, frozen=True):
-    """The records behind an lsn, without rewrites, and the last lsn of the run of the node that
-    wrote that lsn."""
+    """The records behind an lsn, without rewrites, and the first and last lsn that the journal has
+    of each run of the node, by the salt of the run."""
 
     records: list[Record]
-    run_ended_at: int
+    runs: dict[int, tuple[int, int]]
+
+    def has(self, lsn: int, salt: int) -> bool:
+        """True: the run of this salt wrote this record, and it is still there, or was the last
+        one before the journal begins."""
+        first, last = self.runs.get(salt, (0, -1))
+        return first - 1 <= lsn <= last
 
 
 class Recovered(msgspec.Struct):
@@ -103,12 +109,12 @@ def recover(
     *,
     was_used: bool | None = None,
     now: float = 0.0,
-    rest_after: tuple[int, int] | None = None,
+    rest_after: int | None = None,
 ) -> Recovered:
     """Read everything back. `was_used`: something else proves that a store was in the folder, or
-    that nothing was stored there. `now` is in seconds since 1970, 0 if it is unknown. `rest_after`
-    is an lsn and the salt of the run that wrote it: the records behind it are given as well, if
-    all are there. Raises Damaged, UnknownVersion, OSError, sqlite3.Error."""
+    that nothing was stored there. `now` is in seconds since 1970, 0 if it is unknown. The records
+    behind the lsn `rest_after` are given as well, if all are there. Raises Damaged, UnknownVersion,
+    OSError, sqlite3.Error."""
     pool = FilePool(folder / PARTITIONS, disk, handles_max=settings.handles_max)
     opening = CatalogRecovery(folder, disk, pool, now)
     was_used = has_traces(folder, disk) if was_used is None else was_used
@@ -147,7 +153,7 @@ def _recover(
     copied: list[Path],
     catalog: Catalog,
     opening: CatalogRecovery,
-    rest_after: tuple[int, int] | None,
+    rest_after: int | None,
 ) -> Recovered:
     """Read everything that the catalog tells of; `copied` are files whose logs were damaged. Raises
     Damaged if the catalog is."""
@@ -218,20 +224,26 @@ def _recover(
         damages=damages,
         damaged_kinds=kinds,
         first_sequence=marks.get(FIRST_SEQUENCE, 0),
-        rest=None if rest_after is None or damages else _rest(found, *rest_after),
+        rest=None if rest_after is None or damages else _rest(found, rest_after),
     )
 
 
-def _rest(found: JournalContents, lsn: int, salt: int) -> JournalRest | None:
-    """None: the journal does not have that lsn of that run any more, or never had it. Segments go
-    oldest first, so all behind one that is there are there."""
-    rows = [each for each in found.completed if each.salt == salt]
-    if not any(each.first_lsn - 1 <= lsn <= each.last_lsn for each in rows):
+def _rest(found: JournalContents, lsn: int) -> JournalRest | None:
+    """None: the journal does not go back to that lsn. Segments go oldest first, so all behind one
+    that is there are there."""
+    rows = sorted(found.completed, key=lambda each: each.number)
+    if not rows and lsn >= found.tail.lsn:
+        return JournalRest([], {})
+    if not rows or rows[0].first_lsn > lsn + 1:
         return None
+    runs: dict[int, tuple[int, int]] = {}
+    for each in rows:
+        first, _ = runs.get(each.salt, (each.first_lsn, 0))
+        runs[each.salt] = first, max(each.last_lsn, each.first_lsn - 1)
     records = [
         record for _, record in found.records if record.lsn > lsn and record.rewrite is Rewrite.NONE
     ]
-    return JournalRest(records, max(each.last_lsn for each in rows))
+    return JournalRest(records, runs)
 
 
 def _raise_first_sequence(catalog: Catalog, lost: Iterable[Damage]) -> None:

@@ -102,10 +102,10 @@ class ReplicaService:
             raise BadReplica(f"{self._path} is damaged: {exc}; remove it to begin anew") from exc
 
     @property
-    def rest_after(self) -> tuple[int, int] | None:
-        """What to ask the store for when it is opened: the journal behind the position."""
-        position = self.shipper.position
-        return (position.lsn, position.salt) if position.salt else None
+    def rest_after(self) -> int | None:
+        """What to ask the store for when it is opened: the journal behind the position, where there
+        is one."""
+        return self.shipper.position.lsn if self._path.exists() else None
 
     def open(self, found: Recovered) -> None:
         """The store is open."""
@@ -118,7 +118,7 @@ class ReplicaService:
 
     async def _run(self) -> None:
         """Raises Fenced, OtherReplica, BadReplica: the node ends."""
-        await self._keep_id()
+        await self._keep_ids()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.shipper.run)
             tasks.start_soon(self.shipper.beat)
@@ -158,12 +158,14 @@ class ReplicaService:
 
     # The position.
 
-    async def _keep_id(self) -> None:
-        """Store the id of the node before the replica has it: another one would be refused."""
-        while not self._path.exists():
-            first = msgspec.json.encode(self.shipper.position)
+    async def _keep_ids(self) -> None:
+        """Store the ids of the node and of this run before the replica has them: another node would
+        be refused, and by its run a claim is known again."""
+        first = msgspec.json.encode(self.shipper.position)
+        while True:
             try:
                 await _in_thread(partial(replace, self._path, first))
+                return
             except OSError as exc:
                 log.warning("position of the replica not stored: error=%s", exc)
                 await anyio.sleep(POSITION_S)

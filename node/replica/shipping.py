@@ -79,23 +79,31 @@ class ShippingState(StrEnum):
 
 
 class Position(msgspec.Struct, frozen=True):
-    """Where shipping stands, as the data folder keeps it: the next number, and up to where records
-    of a run with this salt were shipped. `node` is the id of the node in its replica."""
+    """Where shipping stands, as the data folder keeps it now and then: the next number, the
+    history, the lsn up to which records were shipped, and the salt of the run's journal. `node` is
+    the id of the node in its replica, `run` that of the last run that was about to claim it."""
 
     node: bytes
     number: int = 0
     history: int = 0
     lsn: int = 0
     salt: int = 0
+    run: bytes = b""
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """The store as it was opened: its last lsn, the salt of this run, and what the journal has
-    behind the position (None: not all of it)."""
+    """The store as it was opened: its last lsn, the salt of this run, and the journal behind the
+    position (None: it does not go back so far)."""
 
     lsn: int
     salt: int
     rest: JournalRest | None
+
+    @property
+    def writer(self) -> int:
+        """The salt of the run that wrote the last record, as far as the journal tells."""
+        runs = {} if self.rest is None else self.rest.runs
+        return next((salt for salt, (_, last) in runs.items() if last == self.lsn), self.salt)
 
 
 class _Waiting(msgspec.Struct):
@@ -131,7 +139,8 @@ class Shipper:
     ) -> None:
         self._objects = objects
         self._claimant = claimant
-        self.position = position
+        self.position = msgspec.structs.replace(position, run=claimant.run)
+        self._last_run = position.run
         self._lag_bytes_max = lag_bytes_max
         self._now = now
         self._wall = wall
@@ -146,6 +155,8 @@ class Shipper:
         self._taken_lsn = 0
         self._is_first = True
         """The next claim is the first one of this run."""
+        self._writer = 0
+        """The salt of the run that wrote the record before the first object of a claim."""
         self._waits_behind = 0
         """The lsn behind which what waits begins, while there is no claim."""
         self._wake = anyio.Event()
@@ -277,25 +288,31 @@ class Shipper:
         assert self._opened is not None
         rest, last = self._rest_of(found), found.last
         self._is_first = False
+        opened = self._opened
+        self._opened = msgspec.structs.replace(opened, rest=None)  # it may be large
         if rest is not None and last is not None:
             if rest:
                 size = sum(len(record) for _, record in rest)
                 self._waiting.extendleft(reversed(_parts(rest, self._opened.lsn, self._now())))
                 self.lag_bytes += size
-            self._waits_behind = last.last_lsn
+            self._waits_behind, self._writer = last.last_lsn, last.salt
             return last.history, last.last_lsn
         self.breaks += 1
+        self._writer = opened.writer
         return (0 if last is None else last.history) + 1, self._waits_behind
 
     def _rest_of(self, found: Claim) -> list[tuple[int, bytes]] | None:
-        """The records of earlier runs that are not shipped, by their lsn, if these follow what
-        is."""
-        opened, last, position = self._opened, found.last, self.position
+        """The records of earlier runs that are not shipped, by their lsn, if these follow what is:
+        the last object tells of a run that the journal has up to there, or was empty and made by
+        the last run on this folder."""
+        opened, last = self._opened, found.last
         if not self._is_first or opened is None or opened.rest is None or last is None:
             return None
         rest = opened.rest
-        is_ours = last.salt == position.salt and last.history == position.history
-        if not (is_ours and position.lsn <= last.last_lsn <= rest.run_ended_at):
+        is_claim_of_ours = not last.size and last.run == self._last_run
+        if not is_claim_of_ours and not rest.has(last.last_lsn, last.salt):
+            return None
+        if last.last_lsn < self.position.lsn:
             return None
         return [
             (each.lsn, encode_record(opened.salt, each.lsn, each.kind, each.name, each.body))
@@ -338,7 +355,8 @@ class Shipper:
     def _object(self, records: Iterable[bytes], last_lsn: int, taken_at: float) -> _Attempt:
         claim, position = self._claim, self.position
         assert claim is not None, "objects are made by the owner"
-        body = journal_body(position.salt, list(records), position.lsn)
+        some = list(records)
+        body = journal_body(position.salt, some, position.lsn)
         header = JournalHeader(
             version=FORMAT_VERSION,
             number=position.number,
@@ -349,7 +367,7 @@ class Shipper:
             made_at=self._wall(),
             after_lsn=position.lsn,
             last_lsn=last_lsn,
-            salt=position.salt,
+            salt=position.salt if some else self._writer,
             previous=self._previous,
             size=len(body),
             sha256=sha256(body).digest(),

@@ -59,7 +59,7 @@ class Run:
         *,
         was_used: bool | None = None,
         disk: Disk | None = None,
-        rest_after: tuple[int, int] | None = None,
+        rest_after: int | None = None,
     ) -> None:
         self.folder = folder
         self._fillers = 0

@@ -8,10 +8,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
+from shutil import copytree
 from threading import Event
 
 import anyio
 import anyio.lowlevel
+import msgspec
 import pytest
 
 from millpond.actors.store.changes import StoredMessage
@@ -94,7 +96,7 @@ class Node:
     ) -> None:
         self.objects = objects
         self.now = 1000.0
-        rest_after = (position.lsn, position.salt) if position.salt else None
+        rest_after = position.lsn
         self.run = Run(folder, settings, seed=number + 1, disk=QuickDisk(), rest_after=rest_after)
         self.shipper = Shipper(
             objects,
@@ -654,3 +656,45 @@ def test_a_blob_that_is_uploaded_again_counts_as_new(tmp_path: Path) -> None:
     os.utime(tmp_path / "replica/blob/ab/abc", (1000, 1000))
     objects.put_file("blob/ab/abc", tmp_path / "file")
     assert objects.list("blob/")[0].made_at > 1000
+
+
+async def test_runs_that_write_nothing_go_on_in_the_history(tmp_path: Path) -> None:
+    """Each is killed once it has claimed the replica, before it knows where that stands."""
+    objects = MemoryObjects()
+    position = Position(NODE)
+    for number in range(6):
+        node = Node(tmp_path / "data", objects, position, number=number, settings=LAZY)
+        async with node.shipping() as shipper:
+            await node.shipped()
+            position = msgspec.structs.replace(position, run=shipper.position.run)
+            if number == 3:
+                node.snapshot()
+                node.run.write(QUEUES[0], message(young_id()))
+                await node.shipped()
+        assert shipper.position.history == 1
+        node.run.close()
+
+
+async def test_a_copy_of_the_folder_does_not_go_on_in_the_history(tmp_path: Path) -> None:
+    """Both have the records so far, and each has its own behind them."""
+    objects = MemoryObjects()
+    node = Node(tmp_path / "a", objects, Position(NODE), settings=LAZY)
+    async with node.shipping():
+        await node.shipped()
+        node.run.write(QUEUES[0], message(young_id()))
+        await node.shipped()
+    node.run.close()
+    copytree(tmp_path / "a", tmp_path / "b")
+    copy = Node(tmp_path / "b", objects, Position(NODE), number=1, settings=LAZY)
+    async with copy.shipping():
+        await copy.shipped()
+        copy.run.write(QUEUES[0], message(young_id() + 1))
+        await copy.shipped()
+        assert copy.shipper.position.history == 1, "nothing tells them apart yet"
+    copy.run.close()
+    again = Node(tmp_path / "a", objects, node.shipper.position, number=2, settings=LAZY)
+    again.run.write(QUEUES[0], message(young_id() + 2))
+    async with again.shipping():
+        await again.shipped()
+        assert again.shipper.position.history == 2
+    again.run.close()
