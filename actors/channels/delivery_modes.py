@@ -526,8 +526,12 @@ class QueueDelivery(Delivery):
         super().forget(message_id)
         self._backlog.forget(message_id)
         if self._options:
-            self._options.pop(message_id, None)
+            options = self._options.pop(message_id, None)
             self._start_by.pop(message_id, None)
+            if options is not None and options.limit_key:
+                # It may be the one that its key let through: another one may go on instead.
+                self._ended_keys.add(options.limit_key)
+                self.waiting.update(self.receivers)
 
     def _keeps_attempt(self) -> bool:
         return True

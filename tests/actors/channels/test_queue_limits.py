@@ -292,6 +292,22 @@ def test_a_parked_job_can_be_cancelled_and_expires() -> None:
     assert payloads(hand) == [3]
 
 
+def test_a_job_that_its_key_let_through_and_is_cancelled_makes_room() -> None:
+    harness = job_harness()
+    producer = harness.producer()
+    use(harness, key_concurrency=1)
+    ids = [put(producer, job(name, limit_key=b"k")).id for name in "abc"]
+    hand = worker(harness, window=2)
+    put(producer, job("other"))
+    first, other = hand.pushed()
+    put(producer, job("urgent", priority=9))
+    hand.ack(first.id)
+    (urgent,) = hand.pushed()
+    asked(producer, m.CancelJob, ids[1])
+    hand.ack(other.id, urgent.id)
+    assert payloads(hand) == ["c"]
+
+
 def test_limits_that_are_lifted_let_everything_through() -> None:
     harness = job_harness()
     producer = harness.producer()
