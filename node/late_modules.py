@@ -25,7 +25,7 @@ OF_LISTENERS = {
         "millpond.transports.http.tails.app",
         "millpond.transports.http.transactions.app",
         "millpond.transports.http.server.websocket",
-        "millpond.transports.websocket.framing",
+        "millpond.node.console.audit",
         "millpond.node.console.page",
         "millpond.node.http.state_page",
         "email.utils",

@@ -678,10 +678,11 @@ class Node:
 
     def _new_console_session(self) -> Session:
         """The session of a WebSocket at the HTTP port."""
-        from millpond.transports.websocket.framing import ServerFraming
+        from millpond.node.console.audit import AuditedFraming
 
-        framing = ServerFraming(self.config.packet_bytes_max, self.browser_policy)
-        return P2PConnection(self.registry.next_number(), self.services, framing, "http")
+        number, size = self.registry.next_number(), self.config.packet_bytes_max
+        framing = AuditedFraming(size, self.browser_policy, number, self.events.record)
+        return P2PConnection(number, self.services, framing, "http")
 
     def _open_stream_listeners(self) -> StreamListeners:
         if self._stream_listeners is None:

@@ -1,6 +1,7 @@
 // The overview: health in words, charts of the last minutes, store, memory, connections, and what is busy.
 
 import { Chart, POINTS } from "./charts.js";
+import { attempt } from "./dialogs.js";
 import { badge, empty, facts, h, panel, show, write } from "./dom.js";
 import { bytes, count, duration, escaped, name, percent, plural, rate, short } from "./format.js";
 import { HEAVY, explain, isDenied, poll } from "./node.js";
@@ -9,6 +10,8 @@ import { Table } from "./table.js";
 const OVERVIEW = 17;
 const ACTIVITY = 11;
 const BUSY_MS = 5000;
+/** Of more channels and streams than this, the node looks for the busiest only when somebody asks. */
+const BUSY_CELLS_MAX = 20_000;
 const DISK = ["commit", "sync"];
 
 /** Samples of the node, and what they say of the time between them. */
@@ -150,7 +153,13 @@ export function overview({ node, sampler, signal }) {
   };
   sampler.addEventListener("sample", draw, { signal });
   draw();
-  poll(signal, BUSY_MS, async () => busy.draw(await node.admin(ACTIVITY, { limit: 8 })), undefined, HEAVY);
+  const look = async () => busy.draw(await node.admin(ACTIVITY, { limit: 8 }));
+  const lookNow = h("button", { type: "button", onclick: () => attempt(look) }, "Show what is busy");
+  const large = h("div", { class: "row", hidden: true }, lookNow, h("span", { class: "hint" }, "This node holds so much that this is done when you ask for it: it takes the node a moment."));
+  poll(signal, BUSY_MS, async () => {
+    large.hidden = sampler.last === null || sampler.last.totals.cells <= BUSY_CELLS_MAX;
+    if (sampler.last !== null && large.hidden) await look();
+  }, undefined, HEAVY);
   const element = h(
     "div",
     { class: "view" },
@@ -160,6 +169,7 @@ export function overview({ node, sampler, signal }) {
     h("section", { class: "charts", "aria-label": "Charts of the last five minutes" }, ...charts.map((chart) => chart.element)),
     h("div", { class: "columns" }, store, memory),
     panel("Connections by protocol", {}, protocols.element),
+    large,
     busy.element,
   );
   return { title: "Overview", element };
