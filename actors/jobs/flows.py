@@ -63,7 +63,6 @@ from millpond.actors.store.changes import LogSnapshot, MetadataSet
 from millpond.actors.streams.names import FLOWS, results_cell
 
 FLOWS_MAX = 10_000
-STEPS_MAX = 1000
 BYTES_MAX = 64 * 2**20
 KEEP_S_MAX = 30 * 86_400
 RETRY_S = 5.0
@@ -319,7 +318,7 @@ class Flows:
         if known is not None:
             return m.FlowDone(request.number, known, self._flows[known].state)
         steps = request.steps
-        if not 0 < len(steps) <= STEPS_MAX:
+        if not 0 < len(steps) <= m.STEPS_MAX:
             return Failed(request, Code.MALFORMED)
         for at, step in enumerate(steps):
             if any(not 0 <= each < at for each in step.after):

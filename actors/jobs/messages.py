@@ -15,6 +15,9 @@ from millpond.actors.errors import Code
 from millpond.actors.jobs.recurrence import Recurrence
 from millpond.actors.messages import JobReply, JobRequest
 
+STEPS_MAX = 1000
+"""The most steps of a flow."""
+
 
 class JobState(Enum):
     """The state of a job."""

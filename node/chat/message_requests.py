@@ -48,6 +48,9 @@ log = logging.getLogger(__name__)
 SENDERS_MAX = 32
 MESSAGES_MAX = 4
 """The most messages that are kept of one sender."""
+INTRODUCED_MESSAGES_MAX = 256
+"""The same of a sender that an invite has introduced, until it is in the address book: about a
+second. Those that are dropped come again later, behind the next ones."""
 MESSAGE_BYTES_MAX = 4096
 """The largest message that is kept, sealed."""
 BYTES_MAX = 256 * 1024
@@ -122,7 +125,9 @@ class MessageRequests:
     def receive(self, sender: bytes, content: Content, sealed: bytes) -> list[Statement] | str:
         """The statements that keep a verified message of a stranger; else the reason to drop it."""
         now, payload = self._context.now(), _payload_of(sender, content)
-        if payload is None or not (self.is_on or isinstance(payload, Introduction)):
+        is_introduced = self._invites.has_introduced(sender)
+        is_kept = self.is_on or is_introduced or isinstance(payload, Introduction)
+        if payload is None or not is_kept:
             return "unknown_sender"
         is_refused = self._refused.get(sender, 0.0) > now
         if is_refused and isinstance(payload, Text):
@@ -139,7 +144,8 @@ class MessageRequests:
             self._refused.pop(sender, None)
             self._unstored.discard(sender)
             return [*used, (_FORGET, (sender,)), self._keep(sender, content, sealed, None)]
-        if len(sealed) > MESSAGE_BYTES_MAX or len(known) >= MESSAGES_MAX:
+        most = INTRODUCED_MESSAGES_MAX if is_introduced else MESSAGES_MAX
+        if len(sealed) > MESSAGE_BYTES_MAX or len(known) >= most:
             return "request_limit"
         statements = [self._keep(sender, content, sealed, payload)]
         while len(self._senders) > SENDERS_MAX or self._size() > BYTES_MAX:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from millpond.actors.jobs.messages import STEPS_MAX
 from millpond.node.jobs.payload import (
     QUEUE_PREFIX,
     Headers,
@@ -21,7 +22,6 @@ from millpond.node.jobs.payload import (
 from millpond.node.jobs.records import FoundRecord, decode_record
 from millpond.node.jobs.task import AnyTask, Task
 
-STEPS_MAX = 1000
 KEEP_S = 86_400
 
 OnFailure = Literal["fail", "ignore", "wait"]

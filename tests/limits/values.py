@@ -13,6 +13,7 @@ from millpond.actors.channels import context as channel_context
 from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.jobs import dead_letters as dead_jobs
 from millpond.actors.jobs import flows, recurrence, results, schedules
+from millpond.actors.jobs import messages as jobs_messages
 from millpond.actors.jobs import options as job_options
 from millpond.actors.jobs import requests as jobs
 from millpond.actors.runtime import scheduler
@@ -219,7 +220,7 @@ CHANNELS: dict[str, Numbers] = {
     "one result or progress: bytes; time": (results.RECORD_BYTES_MAX, results.KEEP_S_MAX),
     "flows of a node; steps of one; bytes of all": (
         flows.FLOWS_MAX,
-        flows.STEPS_MAX,
+        jobs_messages.STEPS_MAX,
         flows.BYTES_MAX,
     ),
     "a list of jobs": (job_bodies.PAGE_MAX, job_requests.PAGE_BYTES_MAX),
@@ -300,6 +301,7 @@ PEERS: dict[str, Numbers] = {
     "messages of one sender in message requests": (
         message_requests.MESSAGES_MAX,
         message_requests.MESSAGE_BYTES_MAX,
+        message_requests.INTRODUCED_MESSAGES_MAX,
     ),
     "refused senders that are remembered, stored or not yet": (
         message_requests.REFUSED_MAX,

@@ -94,6 +94,20 @@ async def test_one_link_adds_both_sides(alice: PeerNode, bob: PeerNode) -> None:
         assert await open_names(here) == []
 
 
+async def test_what_an_introduced_sender_says_at_once_comes_in_order(
+    alice: PeerNode, bob: PeerNode
+) -> None:
+    """It says more, before it is in the address book, than a stranger may."""
+    texts = [f"{number}" for number in range(12)]
+    async with alice.node() as here, bob.node() as there:
+        link = await link_for(here, "bob")
+        await ask(there, ACCEPT, link=link, name="alice")
+        for text in texts:
+            await say(there, "alice", text)
+        assert await received(here, bob, len(texts)) == texts
+        assert not dropped(here).get("request_limit")
+
+
 async def test_the_second_one_with_the_link_is_a_stranger(
     alice: PeerNode, bob: PeerNode, thief: PeerNode
 ) -> None:

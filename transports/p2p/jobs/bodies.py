@@ -14,7 +14,6 @@ import msgspec
 
 from millpond.actors.errors import Malformed
 from millpond.actors.jobs import messages as m
-from millpond.actors.jobs.flows import STEPS_MAX
 from millpond.actors.jobs.recurrence import Recurrence
 from millpond.actors.messages import JobReply, JobRequest, Rights
 from millpond.actors.queue_settings import (
@@ -148,7 +147,7 @@ class StepBody(_Body, frozen=True):
 
     data: bytes
     channel: Annotated[bytes, msgspec.Meta(max_length=CHANNEL_BYTES_MAX)] = b""
-    after: Annotated[list[U32], msgspec.Meta(max_length=STEPS_MAX)] = []
+    after: Annotated[list[U32], msgspec.Meta(max_length=m.STEPS_MAX)] = []
     on_failure: m.OnFailure = m.OnFailure.FAIL
     feeds: bool = False
     ttl: U32 = 0
@@ -158,7 +157,7 @@ class PutFlowBody(_Body, frozen=True):
     """PUT_FLOW. `keep`: seconds for which the flow is kept once it has ended."""
 
     key: U53
-    steps: Annotated[list[StepBody], msgspec.Meta(min_length=1, max_length=STEPS_MAX)]
+    steps: Annotated[list[StepBody], msgspec.Meta(min_length=1, max_length=m.STEPS_MAX)]
     keep: U32 = 86_400
 
 
