@@ -73,7 +73,7 @@ class Buckets:
     cell rate algorithm); a full one is not kept.
     """
 
-    __slots__ = ("_full_at", "_key_full_at", "_swept_at_count", "_unknown_full_at")
+    __slots__ = ("_frees_at", "_full_at", "_key_full_at", "_swept_at_count", "_unknown_full_at")
 
     def __init__(self, full_at: float = 0.0, key_full_at: float = 0.0) -> None:
         """`full_at` and `key_full_at`: when the bucket of the queue, and those of keys that are not
@@ -82,6 +82,8 @@ class Buckets:
         self._unknown_full_at = key_full_at
         self._key_full_at: dict[bytes, float] = {}
         self._swept_at_count = 0
+        self._frees_at = 0.0
+        """No bucket that the last sweep left is full before."""
 
     @classmethod
     def after_restart(cls, settings: QueueSettings, now: float) -> Self:
@@ -106,22 +108,26 @@ class Buckets:
         full_at = self._key_full_at.get(key)
         if full_at is None:
             if len(self._key_full_at) >= KEYS_MAX and not self._sweep(now):
-                return now + KEYS_FULL_RETRY_S
+                return max(self._frees_at, now + KEYS_FULL_RETRY_S)
             full_at = self._unknown_full_at
         return _capped(full_at, rate, now) - rate.tolerance_s
 
     def take_of_key(self, key: bytes, rate: Rate, now: float) -> None:
         """Take a token of a key's bucket."""
         full_at = _capped(self._key_full_at.get(key, self._unknown_full_at), rate, now)
-        self._key_full_at[key] = max(full_at, now) + rate.interval_s
+        self._key_full_at[key] = full_at = max(full_at, now) + rate.interval_s
+        self._frees_at = min(self._frees_at, full_at)
         if len(self._key_full_at) > 2 * self._swept_at_count + 64:
             self._sweep(now)
 
     def _sweep(self, now: float) -> bool:
         """Forget the buckets that are full. True: there is room for others."""
+        if now < self._frees_at:  # many keys may ask while none can be forgotten
+            return len(self._key_full_at) < KEYS_MAX
         oldest = max(now, self._unknown_full_at)
         self._key_full_at = {k: at for k, at in self._key_full_at.items() if at > oldest}
         self._swept_at_count = len(self._key_full_at)
+        self._frees_at = min(self._key_full_at.values(), default=0.0)
         return self._swept_at_count < KEYS_MAX
 
 

@@ -479,3 +479,14 @@ def test_many_cancelled_jobs_leave_nothing_behind(count: int) -> None:
     entries = sum(len(level.ids) for level in backlog._levels.values())
     assert entries < 2 * count
     assert drained(worker(harness, window=1)) == ["stays"]
+
+
+def test_further_keys_look_again_when_one_can_be_forgotten() -> None:
+    """Not each second: with thousands of them that would be all that the node does."""
+    buckets, day, hour = Buckets(), Rate(1, 86_400_000), Rate(1, 3_600_000)
+    for number in range(KEYS_MAX - 1):
+        buckets.take_of_key(b"%d" % number, day, 1000.0)
+    buckets.take_of_key(b"soon", hour, 1000.0)
+    assert buckets.key_opens_at(b"further", day, 1001.0) == 4600.0
+    assert buckets.key_opens_at(b"further", day, 4599.5) == 4600.5, "but never sooner than that"
+    assert buckets.key_opens_at(b"further", day, 4600.5) <= 4600.5
