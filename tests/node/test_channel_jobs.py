@@ -77,8 +77,8 @@ async def test_a_job_from_put_to_dead_letter_and_back() -> None:
             await mails.jobs(Op.CANCEL, {"id": message.id})
         counts = await mails.jobs(Op.COUNTS, {})
         assert counts == dict.fromkeys(
-            ("ready", "delayed", "leased", "dead", "workers", "oldest"), 0
-        )
+            ("ready", "delayed", "leased", "dead", "workers", "oldest", "limited"), 0
+        ) | {"paused": False}
 
 
 async def test_refusals_are_errors_of_their_own() -> None:
@@ -136,4 +136,4 @@ async def test_what_was_asked_before_the_goodbye_is_answered() -> None:
                     received += await stream.receive()
                 except anyio.EndOfStream:
                     break
-        assert b"\x97\x00\x00\x00\x05\x08\x86" in received
+        assert b"\x97\x00\x00\x00\x05\x08\x88" in received

@@ -30,7 +30,6 @@ STATE_TEXTS = {
     State.REFUSED: "REFUSED",
 }
 NOT_ACCEPTED = "sent, not accepted yet"
-INVITE_ANSWER = "the answer to the invite"
 
 
 def invite_text(state: State) -> str:
@@ -45,9 +44,9 @@ def invite_text(state: State) -> str:
 
 
 class ShownMessage(msgspec.Struct):
-    """A message of the user with its state."""
+    """A message of the user with its state; `text` is None for the answer to an invite."""
 
-    text: str
+    text: str | None
     state: State
 
 
@@ -118,12 +117,14 @@ class ConversationView:
 
     def state_changes(self) -> list[str]:
         """The lines about state changes of messages since the last call."""
-        found = [self._own[uuid] for uuid in self._changes if uuid in self._own]
+        changed = [self._own[uuid] for uuid in self._changes if uuid in self._own]
         self._changes.clear()
-        counts = Counter(each.state for each in found)
-        lines = []
+        texts = [(each.state, each.text) for each in changed if each.text is not None]
+        counts = Counter(state for state, _ in texts)
+        answers = [each.state for each in changed if each.text is None]
+        lines = [f"{CHANGE_INDENT}{invite_text(each)}" for each in answers]
         for state in sorted(counts, key=list(State).index):
-            (quote, *_) = [each.text for each in found if each.state is state]
+            quote = next(text for each, text in texts if each is state)
             what = quoted(quote) if counts[state] == 1 else f"{counts[state]} messages"
             lines.append(f"{CHANGE_INDENT}{self._state_text(state)}: {what}")
         return lines
@@ -134,7 +135,7 @@ class ConversationView:
 
     def _learn(self, record: Record) -> None:
         if record.kind in (Kind.OUT, Kind.INVITE):
-            text = record.text if record.kind is Kind.OUT else INVITE_ANSWER
+            text = record.text if record.kind is Kind.OUT else None
             self._own[record.uuid] = ShownMessage(text, record.state or State.WAITING)
             self._changes[record.uuid] = None
             if len(self._own) > OWN_TEXTS_MAX:

@@ -53,6 +53,17 @@ def test_messages_have_a_time_and_a_name() -> None:
     ]
 
 
+def test_an_invite_says_when_both_sides_are_added() -> None:
+    """Also where the conversation was open before the other side had answered."""
+    view = ConversationView("bob")
+    view.take(Record(1, Kind.INVITE, NOON, f"{1:032x}", "", State.SENT, 1, "aaaaaaaa"))
+    assert view.state_changes() == [
+        f"{CHANGE_INDENT}invite accepted here; the other node has not answered yet"
+    ]
+    view.take(became(1, State.DELIVERED))
+    assert view.state_changes() == [f"{CHANGE_INDENT}invite accepted; both sides are added"]
+
+
 def test_a_day_is_told_once() -> None:
     view = ConversationView("bob")
     lines = [*view.take(out(1, "hi")), *view.take(out(2, "hi"))]

@@ -85,7 +85,7 @@ def test_queues_are_listed_with_their_jobs_and_dead_letters(run: Run, name: str)
     assert run("put", "no-queue", "x").code == 0
     told = run("jobs", "queues", f"{name}*", "--json")
     assert [json.loads(each) for each in told.out.splitlines()] == [
-        {"queue": name, "jobs": 2, "leased": 0, "dead": 0, "workers": 0}
+        {"queue": name, "jobs": 2, "leased": 0, "dead": 0, "workers": 0, "paused": False}
     ]
     assert run("jobs", "queues", f"{name}*").out.split() == [*b"2 0 0 0".split(), name.encode()]
     assert run("jobs", "queues", "nothing-is-called-so").out == b""

@@ -45,6 +45,13 @@ def wait_for(url: str, env: dict[str, str], snapshots: int, shipped: int = 0) ->
     raise AssertionError("the replica never had it")
 
 
+def _wait_for_epoch(url: str, env: dict[str, str], epoch: int) -> None:
+    end = time.monotonic() + LIMIT_S
+    while int(str(status(url, env)["epoch"])) < epoch:
+        assert time.monotonic() < end, "never claimed"
+        time.sleep(0.05)
+
+
 def killed(node: Serving) -> None:
     os.kill(node.process.pid, signal.SIGKILL)
     node.process.wait()
@@ -115,7 +122,7 @@ def test_the_earlier_owner_ends_with_a_code_of_its_own(tmp_path: Path) -> None:
         target = str(tmp_path / "restored")
         assert command("restore", "--from", url, "--data", target, env=env).returncode == 0
         with serving("--data", target, env=env) as second:
-            wait_for(url, env, snapshots=2)
+            _wait_for_epoch(url, env, 2)
             try:
                 put(first, b"two")
             except Exception:
