@@ -23,4 +23,6 @@ async def test_a_page_uses_the_client(tab: Tab, tmp_path: Path) -> None:
         await tab.run("window.told = second(); 0")
         await anyio.to_thread.run_sync(node.start)
         assert await tab.run("window.told") == SECOND
-    tab.errors.clear()  # of connections that were refused, as they should be
+        # The page itself would go on trying to connect when the node is gone.
+        await tab.open("about:blank")
+        tab.errors.clear()  # of connections that were refused, as they should be
