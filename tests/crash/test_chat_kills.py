@@ -1,8 +1,9 @@
-"""kill -9 of either node or the relay at any time loses no accepted message of a chat, and shows
-none twice or out of order (docs/guides/chat.md; PA-32, PS-13)."""
+"""kill -9 of either node or the relay at any time loses no accepted message of a chat, nor the
+answer to an invite, and shows none twice or out of order (docs/guides/chat.md; PA-32, PS-13)."""
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
@@ -10,8 +11,10 @@ from random import Random
 import anyio
 import pytest
 
+from millpond.node.chat.messages import ChatInfo
 from millpond.node.chat.records import Kind
 from millpond.node.cli.chat.client import ChatClient
+from millpond.node.cli.exit_codes import Failure
 from millpond.node.client.connect import PROBE, connect
 from tests.node.chat.chat_processes import ChatProcess
 from tests.node.processes import Serving
@@ -56,12 +59,34 @@ class Writer:
     async def run(self) -> None:
         async with connect(f"tcp://{self._me.address}", PROBE, role="consumer") as channel:
             asking = ChatClient(channel)
-            chat = await asking.chat_with(self._other.name)
+            chat = await met(asking, self._other)
             while not self.is_over:
                 text = f"{self._me.name} says {len(self.accepted)}"
                 await asking.say(chat, text)
                 self.accepted.append(text)
                 await anyio.sleep(SAID_S)
+
+
+async def command(me: ChatProcess, *words: str) -> bytes:
+    """A command in a process of its own: this one has a loop already."""
+    done = await anyio.run_process([sys.executable, "-m", "millpond", *words], env=me.env)
+    return done.stdout
+
+
+async def met(asking: ChatClient, other: ChatProcess) -> ChatInfo:
+    """The conversation with somebody, once an invite has introduced them."""
+    while True:
+        try:
+            return await asking.chat_with(other.name)
+        except Failure:
+            await anyio.sleep(SAID_S)
+
+
+async def notes(me: ChatProcess, other: ChatProcess) -> list[str]:
+    async with connect(f"tcp://{me.address}", PROBE, role="consumer", wait_s=10.0) as channel:
+        asking = ChatClient(channel)
+        page = await asking.history(await asking.chat_with(other.name), 0)
+        return [record.text for _, record in page if record.kind is Kind.NOTE]
 
 
 async def received(me: ChatProcess, other: ChatProcess) -> list[str]:
@@ -81,10 +106,10 @@ async def test_kills_lose_nothing_and_show_nothing_twice(tmp_path: Path, seed: i
         each.meet(relay)
         each.do("peer", "relay", "relay")
         relay.meet(each, dials=False)
-    alice.meet(bob, "--relay", "relay")
-    bob.meet(alice, "--relay", "relay")
     with ExitStack() as stack:
         mortals = [Mortal(each, stack) for each in (relay, alice, bob)]
+        link = await command(alice, "chat", "invite", "bob")
+        await command(bob, "chat", "accept", link.decode().strip(), "alice")
         alices, bobs = Writer(alice, bob), Writer(bob, alice)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(alices.run)
@@ -102,4 +127,6 @@ async def test_kills_lose_nothing_and_show_nothing_twice(tmp_path: Path, seed: i
                     await anyio.lowlevel.checkpoint()
         assert await received(bob, alice) == alices.accepted
         assert await received(alice, bob) == bobs.accepted
+        said = await notes(alice, bob)
+        assert [each for each in said if "invite" in each] == ["accepted your invite"]
         assert len(alices.accepted) > KILLS and len(bobs.accepted) > KILLS
