@@ -117,7 +117,7 @@ class ReplicaService:
         tasks.start_soon(self._run)
 
     async def _run(self) -> None:
-        """Raises Fenced, OtherReplica, BadReplica: the node ends."""
+        """Raises Fenced, OtherReplica: the node ends."""
         await self._keep_ids()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.shipper.run)

@@ -27,6 +27,7 @@ import msgspec
 from millpond.actors.store.journal.format import encode_record
 from millpond.actors.store.recovery import JournalRest
 from millpond.node.replica.errors import (
+    BadReplica,
     Fenced,
     ObjectExists,
     ObjectStoreAway,
@@ -123,7 +124,7 @@ class _Attempt(msgspec.Struct, frozen=True):
 
 class Shipper:
     """Ships records to `objects`. `now` is a clock for spans, `wall` one for moments, in seconds;
-    `release` has callers told whose commits waited; `stored` is called with every new position."""
+    `release` has callers told whose commits waited."""
 
     def __init__(
         self,
@@ -207,7 +208,8 @@ class Shipper:
     # The tasks.
 
     async def run(self) -> None:
-        """Claim the replica, and ship. Raises Fenced, OtherReplica, BadReplica."""
+        """Claim the replica, and ship. A damaged object holds up shipping, not the node. Raises
+        Fenced, OtherReplica."""
         failures = 0
         while True:
             try:
@@ -216,7 +218,7 @@ class Shipper:
                 else:
                     await self._ship()
                 failures = 0
-            except (ObjectStoreAway, ObjectStoreRefuses) as exc:
+            except (ObjectStoreAway, ObjectStoreRefuses, BadReplica) as exc:
                 self._failed(exc)
                 delay_s = min(RETRY_S * 2**failures, RETRY_S_MAX)
                 failures += 1
@@ -224,14 +226,14 @@ class Shipper:
 
     async def beat(self) -> None:
         """Tell now and then that the owner is alive, and see whether it is the owner still: one
-        that has nothing to ship learns it here. Raises Fenced, BadReplica."""
+        that has nothing to ship learns it here. Raises Fenced."""
         while True:
             claim = self._claim
             if claim is not None:
                 try:
                     await self._in_thread(partial(self._check_owner, claim.epoch))
                     await self._in_thread(partial(self._make_beat, claim.epoch))
-                except (ObjectStoreAway, ObjectStoreRefuses) as exc:
+                except (ObjectStoreAway, ObjectStoreRefuses, BadReplica) as exc:
                     log.debug("no beat: error=%s", exc)
             await anyio.sleep(BEAT_S)
 

@@ -698,3 +698,21 @@ async def test_a_copy_of_the_folder_does_not_go_on_in_the_history(tmp_path: Path
         await again.shipped()
         assert again.shipper.position.history == 2
     again.run.close()
+
+
+async def test_a_damaged_object_holds_up_shipping_and_not_the_node(tmp_path: Path) -> None:
+    objects = MemoryObjects()
+    node = Node(tmp_path / "data", objects, Position(NODE))
+    async with node.shipping():
+        await node.shipped()
+    last = journal_name(node.shipper.position.number - 1)
+    intact, objects.kept[last] = objects.kept[last], b"damaged"
+    node.run.close()
+    again = Node(tmp_path / "data", objects, node.shipper.position, number=1)
+    async with again.shipping() as shipper:
+        await until(lambda: last in shipper.error, LIMIT_S)
+        again.run.write(QUEUES[0], message(young_id()))
+        objects.kept[last] = intact
+        await again.shipped()
+        assert not shipper.error and shipper.position.history == 1
+    again.run.close()
