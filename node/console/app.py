@@ -8,8 +8,9 @@ from functools import partial
 from millpond.node.access.policy import AccessPolicy
 from millpond.node.config import Config
 from millpond.node.console.login import console_login
-from millpond.node.console.requests import ConsoleRequests
+from millpond.node.console.requests import PATH, ConsoleOperation
 from millpond.node.outbox.requests import PeerRequests
+from millpond.node.web.requests import PageLinks
 from millpond.transports.browser_policy import origin_of
 
 Revoked = Callable[[], None]
@@ -41,4 +42,5 @@ class Console:
         is_secure = "http" in self._config.tls_names
         origins = [origin_of(each) for each in self._config.origins]
         address = partial(listeners.get, "http")
-        ConsoleRequests(self.login, address, origins, is_secure=is_secure).register(peer_requests)
+        links = PageLinks(self.login, PATH, address, origins, is_secure=is_secure)
+        links.register(peer_requests, ConsoleOperation.LINK, ConsoleOperation.REVOKE)

@@ -11,7 +11,7 @@ from millpond.node.access.policy import AccessPolicy
 from millpond.node.config import Config
 from millpond.node.outbox.requests import PeerRequests
 from millpond.node.web.login import FILE_NAME, WebLogin
-from millpond.node.web.requests import WebRequests
+from millpond.node.web.requests import PageLinks, WebOperation
 from millpond.transports.browser_policy import BrowserPolicy, origin_of
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ class WebServices:
         is_secure = "ws" in self._config.tls_names
         address = partial(listeners.get, "ws")
         origins = [origin_of(each) for each in self._config.origins]
-        requests = WebRequests(self.login, address, origins, is_secure=is_secure)
-        requests.register(peer_requests)
+        links = PageLinks(self.login, "/chat", address, origins, is_secure=is_secure)
+        links.register(peer_requests, WebOperation.LINK, WebOperation.REVOKE)
 
     def framing(self) -> ServerFraming:
         """The framing of a WebSocket connection, which may request a page instead."""

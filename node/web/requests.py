@@ -1,4 +1,4 @@
-"""Requests for links to the chat page, over packet 94, by clients that may administer the node."""
+"""Requests for links to a page of the node, over packet 94, by clients that may administer it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class WebOperation(IntEnum):
 
 
 class LinkAnswer(msgspec.Struct):
-    """Links that open the page once. `url` None: there is no WebSocket listener; `others` use the
+    """Links that open the page once. `url` None: its listener is off; `others` use the
     allowed origins. `good_for` is in seconds."""
 
     url: str | None
@@ -37,26 +37,29 @@ class RevokeAnswer(msgspec.Struct):
     sessions: int
 
 
-class WebRequests:
-    """`where` gives the address of the WebSocket listener, None without one; `is_secure`: TLS."""
+class PageLinks:
+    """Links to the page at `path`. `where` gives the address of its listener, None without one;
+    `is_secure`: TLS."""
 
     def __init__(
         self,
         login: WebLogin,
+        path: str,
         where: Callable[[], str | None],
         origins: Sequence[str],
         *,
         is_secure: bool,
     ) -> None:
         self._login = login
+        self._path = path
         self._where = where
         self._origins = origins
         self._scheme = "https" if is_secure else "http"
 
-    def register(self, peer_requests: PeerRequests) -> None:
-        """Register the operations."""
-        peer_requests.register(WebOperation.LINK, self._link)
-        peer_requests.register(WebOperation.REVOKE, self._revoke)
+    def register(self, peer_requests: PeerRequests, link: int, revoke: int) -> None:
+        """Register the operations: a new link, and the end of all sessions."""
+        peer_requests.register(link, self._link)
+        peer_requests.register(revoke, self._revoke)
 
     async def _link(self, body: bytes) -> bytes:
         read_body(body, Nothing)
@@ -64,8 +67,8 @@ class WebRequests:
         if address is None:
             return write_body(LinkAnswer(None, []))
         secret = self._login.new_link()
-        url = f"{self._scheme}://{reachable(address)}/chat#{secret}"
-        others = [f"{origin}/chat#{secret}" for origin in self._origins]
+        url = f"{self._scheme}://{reachable(address)}{self._path}#{secret}"
+        others = [f"{origin}{self._path}#{secret}" for origin in self._origins]
         return write_body(LinkAnswer(url, others))
 
     async def _revoke(self, body: bytes) -> bytes:
