@@ -240,7 +240,7 @@ class ReplicaService:
             return
         place = SnapshotPlace(position.node, claim.epoch, position.history, position.number)
         began_bytes = shipper.bytes_made
-        upload = SnapshotUpload(store, self._objects, lambda _: None)
+        upload = SnapshotUpload(store, self._objects)
         try:
             await _in_thread(upload.prepare)
             try:

@@ -10,7 +10,6 @@ uploads.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -69,13 +68,10 @@ class SnapshotUpload:
     """One snapshot of `store` on its way to `objects`. Methods run in worker threads, one after the
     other. They raise SnapshotLost, OSError, sqlite3.Error, and the errors of the object store."""
 
-    def __init__(
-        self, store: DurableStore, objects: ObjectStore, wrote: Callable[[int], None]
-    ) -> None:
+    def __init__(self, store: DurableStore, objects: ObjectStore) -> None:
         self._store = store
         self._objects = objects
         self._scratch = store.folder / SCRATCH
-        self._wrote = wrote
         self._files: list[SnapshotFile] = []
         self._known: set[str] = set()
         self.bytes_uploaded = 0
@@ -147,7 +143,6 @@ class SnapshotUpload:
         relative = path.relative_to(self._scratch).as_posix()
         self._files.append(SnapshotFile(relative, size, digest))
         path.unlink()
-        self._wrote(size)
 
 
 class Pruned(msgspec.Struct, frozen=True):

@@ -132,7 +132,7 @@ class Node:
         shipper, claim = self.shipper, self.shipper.claim
         assert claim is not None
         place = SnapshotPlace(NODE, claim.epoch, shipper.position.history, shipper.position.number)
-        upload = SnapshotUpload(self.run.store, self.objects, lambda size: None)
+        upload = SnapshotUpload(self.run.store, self.objects)
         upload.prepare()
         snapshot = taken(self.run)
         upload.copy_segments(snapshot)
