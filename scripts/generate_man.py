@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from importlib import import_module
 
-from generate_reference import (
+from parser_tree import (
     helped,
     invocation,
     leaves,
@@ -21,15 +21,8 @@ from generate_reference import (
     subcommands,
 )
 
-EXIT_CODES = (
-    ("0", "success"),
-    ("1", "failure"),
-    ("2", "wrong arguments"),
-    ("3", "timeout"),
-    ("4", "not found"),
-    ("5", "denied by access control"),
-    ("130", "ended by Ctrl-C"),
-)
+from millpond.node.cli.exit_codes import MEANINGS
+
 VARIABLES = (
     ("MILLPOND_CONNECT", "addresses of the node: --connect"),
     ("MILLPOND_CONTEXT", "saved settings of a connection: --context"),
@@ -120,7 +113,8 @@ def page() -> str:
     lines.append(".SH OPTIONS OF COMMANDS")
     for name, parser in leaves(root, "millpond"):
         lines += command(name, parser)
-    for title, rows in (("EXIT STATUS", EXIT_CODES), ("ENVIRONMENT", VARIABLES), ("FILES", FILES)):
+    exit_codes = [(str(int(code)), text) for code, text in MEANINGS.items()]
+    for title, rows in (("EXIT STATUS", exit_codes), ("ENVIRONMENT", VARIABLES), ("FILES", FILES)):
         lines.append(f".SH {title}")
         for name, text in rows:
             lines += item(name, text)

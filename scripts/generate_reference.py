@@ -28,6 +28,11 @@ from types import GenericAlias, ModuleType
 from typing import Any, is_typeddict
 from urllib.request import urlopen
 
+import generate_man
+from parser_tree import helped, invocation, leaves, option_names, parser_tree, subcommands
+
+from millpond.node.cli.exit_codes import MEANINGS
+
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
 WIDTH = 100
@@ -105,33 +110,10 @@ def command_line() -> str:
     parts = ["\n".join(item(f"`{name}`: {text}") for name, (_, text) in summaries.items())]
     parts += [command(name, parser) for name, parser in leaves(root, "millpond")]
     about = (
-        "The command `millpond`. `millpond COMMAND --help` prints the same text. Exit codes: 0 "
-        "success, 1 failure, 2 usage, 3 timeout, 4 not found, 5 denied by access control."
+        "The command `millpond`. `millpond COMMAND --help` prints the same text. "
+        f"Exit codes: {', '.join(f'{code} {text}' for code, text in MEANINGS.items())}."
     )
     return page("Command line", about, parts)
-
-
-def parser_tree() -> argparse.ArgumentParser:
-    """The parser of `millpond` with those of all commands."""
-    tree: argparse.ArgumentParser = import_module("millpond.node.cli.main").build_parser()
-    return tree
-
-
-def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            # The names that help shows: earlier ones lead to the same parsers.
-            return {each: it for each, it in action.choices.items() if it.prog.endswith(f" {each}")}
-    return {}
-
-
-def leaves(
-    parser: argparse.ArgumentParser, name: str
-) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """All commands below a parser, families included, in the order of their definition."""
-    for word, child in subcommands(parser).items():
-        yield f"{name} {word}", child
-        yield from leaves(child, f"{name} {word}")
 
 
 def command(name: str, parser: argparse.ArgumentParser) -> str:
@@ -163,49 +145,6 @@ def described(parser: argparse.ArgumentParser) -> list[str]:
     if not parser.description:
         return []
     return [*(paragraph(each) for each in parser.description.split("\n\n")), ""]
-
-
-def metavar(action: argparse.Action) -> str:
-    if isinstance(action.metavar, str):
-        return action.metavar
-    if isinstance(action.metavar, tuple):
-        return " ".join(action.metavar)
-    if action.choices is not None:
-        return "{" + ",".join(map(str, action.choices)) + "}"
-    return action.dest.upper()
-
-
-def invocation(action: argparse.Action) -> str:
-    """A positional argument as the usage line has it."""
-    word = metavar(action)
-    if isinstance(action, argparse._SubParsersAction):
-        return f"{word} ..."
-    match action.nargs:
-        case "?":
-            return f"[{word}]"
-        case "*":
-            return f"[{word} ...]"
-        case "+":
-            return f"{word} [{word} ...]"
-        case _:
-            return word
-
-
-def option_names(action: argparse.Action) -> list[str]:
-    takes = "" if action.nargs == 0 else f" {metavar(action)}"
-    if action.nargs == "?":
-        takes = f" [{metavar(action)}]"
-    return [f"{name}{takes}" for name in action.option_strings]
-
-
-def helped(action: argparse.Action) -> str:
-    """The help text with its default put in."""
-    if not action.help or action.help == argparse.SUPPRESS:
-        return ""
-    values = {name: getattr(value, "__name__", value) for name, value in vars(action).items()}
-    if action.choices is not None:
-        values["choices"] = ", ".join(map(str, action.choices))
-    return (action.help % (values | {"prog": "millpond"})).strip()
 
 
 # Settings
@@ -520,19 +459,12 @@ def split(parameters: str) -> list[str]:
     return [each.strip() for each in found]
 
 
-def man_page() -> str:
-    """The man page."""
-    from generate_man import page as man  # it uses this module
-
-    return str(man())
-
-
 PAGES: dict[Path, Callable[[], str]] = {
     REFERENCE / "command-line.md": command_line,
     REFERENCE / "configuration.md": configuration,
     REFERENCE / "metrics.md": metrics,
     REFERENCE / "python-api.md": python_api,
-    ROOT / "share" / "man" / "man1" / "millpond.1": man_page,
+    ROOT / "share" / "man" / "man1" / "millpond.1": generate_man.page,
 }
 
 

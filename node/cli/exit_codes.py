@@ -25,6 +25,24 @@ class ExitCode(IntEnum):
     """The code that shells give to a command ended by Ctrl-C."""
 
 
+MEANINGS = {
+    ExitCode.OK: "success",
+    ExitCode.FAILURE: "failure",
+    ExitCode.USAGE: "wrong arguments",
+    ExitCode.TIMEOUT: "timeout",
+    ExitCode.NOT_FOUND: "not found",
+    ExitCode.REFUSED: "access denied",
+    ExitCode.FENCED: "another process took over the replica",
+    ExitCode.INTERRUPTED: "ended by Ctrl-C",
+}
+"""Each exit code in words, as `millpond --help` and the man page have them."""
+
+
+def exit_codes() -> str:
+    """All exit codes, each on a line of its own."""
+    return "\n".join(f"  {code:<6}{text}" for code, text in MEANINGS.items())
+
+
 class Failure(Exception):
     """An error that ends a command: `message` says what failed, `hint` what to do about it, where
     the message does not."""

@@ -11,7 +11,13 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from millpond.node.cli.exit_codes import ExitCode, Failure, WrongArguments, first_cause
+from millpond.node.cli.exit_codes import (
+    ExitCode,
+    Failure,
+    WrongArguments,
+    exit_codes,
+    first_cause,
+)
 from millpond.node.cli.parser import CommandParser
 
 COMMANDS = {
@@ -61,7 +67,7 @@ SERVICES = ("serve", "work")
 
 COMMANDS_PACKAGE = "millpond.node.cli"
 
-EPILOG = """\
+EPILOG = f"""\
 a first conversation:
   millpond serve                          in one terminal
   millpond put chat/1 'hello'             in another; prints the message's id
@@ -71,7 +77,8 @@ Commands connect to tcp://127.0.0.1:7400 unless --connect, MILLPOND_CONNECT or a
 (`millpond context`) says otherwise.
 `millpond COMMAND --help` shows the options of a command, and examples.
 
-exit codes: 0 success, 1 failure, 2 usage, 3 timeout, 4 not found, 5 access denied
+exit codes:
+{exit_codes()}
 """
 
 
