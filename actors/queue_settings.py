@@ -18,6 +18,8 @@ KEYS_MAX = 20_000
 """So many keys of a queue may have a bucket that is not full; jobs of further keys wait until one
 is."""
 KEYS_FULL_RETRY_S = 1.0
+SWEEP_GAP_S = 0.1
+"""Sweeps of all buckets keep this distance, however many keys ask and however soon one is full."""
 AGEING_MS = 60_000
 """A job that waits so long counts as one of the next higher priority, and so on."""
 
@@ -73,7 +75,14 @@ class Buckets:
     cell rate algorithm); a full one is not kept.
     """
 
-    __slots__ = ("_frees_at", "_full_at", "_key_full_at", "_swept_at_count", "_unknown_full_at")
+    __slots__ = (
+        "_frees_at",
+        "_full_at",
+        "_key_full_at",
+        "_swept_at",
+        "_swept_at_count",
+        "_unknown_full_at",
+    )
 
     def __init__(self, full_at: float = 0.0, key_full_at: float = 0.0) -> None:
         """`full_at` and `key_full_at`: when the bucket of the queue, and those of keys that are not
@@ -82,6 +91,7 @@ class Buckets:
         self._unknown_full_at = key_full_at
         self._key_full_at: dict[bytes, float] = {}
         self._swept_at_count = 0
+        self._swept_at = 0.0
         self._frees_at = 0.0
         """No bucket that the last sweep left is full before."""
 
@@ -122,8 +132,9 @@ class Buckets:
 
     def _sweep(self, now: float) -> bool:
         """Forget the buckets that are full. True: there is room for others."""
-        if now < self._frees_at:  # many keys may ask while none can be forgotten
-            return len(self._key_full_at) < KEYS_MAX
+        if now < max(self._frees_at, self._swept_at + SWEEP_GAP_S):
+            return len(self._key_full_at) < KEYS_MAX  # many keys may ask while none is full
+        self._swept_at = now
         oldest = max(now, self._unknown_full_at)
         self._key_full_at = {k: at for k, at in self._key_full_at.items() if at > oldest}
         self._swept_at_count = len(self._key_full_at)

@@ -401,9 +401,7 @@ class QueueDelivery(Delivery):
             if data[4:6] in OPTION_MARKS and (options := options_of(data)) is not None:
                 found = True
                 self._options[row.id] = options
-                if options.start_by_ms and not self.attempts.get(row.id):
-                    self._start_by[row.id] = options.start_by_ms / 1000
-                    self._starts.add(options.start_by_ms / 1000, row.id)
+                self._await_start(row.id)
         return found
 
     def _rank(self) -> None:
@@ -411,7 +409,7 @@ class QueueDelivery(Delivery):
         if isinstance(self._backlog, RankedBacklog):
             return
         limits = self._limits or self._begin_limits(NO_SETTINGS, Buckets())
-        backlog = self._backlog = RankedBacklog(self._delays, self._options, limits)
+        backlog = self._backlog = RankedBacklog(self._delays, self._options, limits, self.attempts)
         leased = {each for consumer in self.consumers.values() for each in consumer.leases}
         backlog.add(each for each in self._buffer.rows if each not in leased)
         for consumer in self.consumers.values():
@@ -515,11 +513,24 @@ class QueueDelivery(Delivery):
 
     def _give_back(self, consumer: Consumer, message_id: int) -> None:
         super()._give_back(consumer, message_id)
+        if self._options:
+            self._await_start(message_id)
         self.waiting.update(self.receivers)
+
+    def _await_start(self, message_id: int) -> None:
+        """A job comes back, which may have begun in its time: if no attempt counts, it is late."""
+        options = self._options.get(message_id)
+        if options is None or not options.start_by_ms or self.attempts.get(message_id):
+            return
+        if message_id not in self._start_by:
+            self._start_by[message_id] = options.start_by_ms / 1000
+            self._starts.add(options.start_by_ms / 1000, message_id)
 
     def end_delay(self, key: DelayKey) -> None:
         if key[0] in self._buffer:
             self._backlog.give_back(key[0])
+            if self._options:
+                self._await_start(key[0])
             self.waiting.update(self.receivers)
 
     def forget(self, message_id: int) -> None:

@@ -79,6 +79,7 @@ class RankedBacklog:
     others: each consumer has a cursor behind such jobs in each level."""
 
     __slots__ = (
+        "_attempts",
         "_cursors",
         "_delays",
         "_entries",
@@ -98,8 +99,10 @@ class RankedBacklog:
         delays: dict[DelayKey, float],
         options: dict[int, JobOptions],
         limits: QueueLimits,
+        attempts: dict[int, int],
     ) -> None:
-        """`options` are those of the jobs that have any."""
+        """`options` are those of the jobs that have any, and so are failed `attempts`."""
+        self._attempts = attempts
         self._delays = delays
         self._options = options
         self._limits = limits
@@ -177,21 +180,35 @@ class RankedBacklog:
             priority, message_id = self._first(cursors)
             if not message_id:
                 return None
-            row = buffer.get(message_id, now)
-            if row is None or (message_id, 0) in self._delays:
+            row, key = buffer.get(message_id, now), self._limit_key(message_id)
+            if row is None or (message_id, 0) in self._delays or self.is_late(message_id, now):
                 self._waiting.discard(message_id)  # a delay gives it back at its end
-                continue
-            key = self._limit_key(message_id)
-            if key and (opens_at := self._limits.key_opens_at(key, now)) > now:
-                self._park(message_id, key, opens_at)
+                self._pass_over(key, now)
                 continue
             if row.id <= consumer.starts_after or not may_have(consumer, row):
                 if cursors is None:
                     cursors = self._cursors[consumer] = {}
                 cursors[priority] = message_id
+                self._pass_over(key, now)
+                continue
+            if key and (opens_at := self._limits.key_opens_at(key, now)) > now:
+                self._park(message_id, key, opens_at)
                 continue
             self._waiting.discard(message_id)
             return row
+
+    def is_late(self, message_id: int, now: float) -> bool:
+        """Was the job to start by now, and did no attempt of it count?"""
+        options = self._options.get(message_id)
+        if options is None or not options.start_by_ms or message_id in self._attempts:
+            return False
+        return options.start_by_ms / 1000 <= now
+
+    def _pass_over(self, key: bytes, now: float) -> None:
+        """A job of a key is not taken now: it may be the one that its key let through, and holds up
+        none of the others."""
+        if self._parked:
+            self.open_key(key, now)
 
     def started(self, message_id: int, now: float) -> None:
         """A job that was taken has started: the next one of its key may follow."""

@@ -107,9 +107,55 @@ QUEUE_MUTANTS: tuple[Mutant, ...] = (
         "a job that one consumer may not have is lost to the others",
         Fault.QUEUES,
         BACKLOG,
-        "                cursors[priority] = message_id\n                continue\n",
-        "                self._waiting.discard(message_id)\n                continue\n",
+        "                cursors[priority] = message_id\n",
+        "                self._waiting.discard(message_id)\n",
         OF_LIMITS + "test_a_job_that_a_consumer_may_not_have_is_for_others",
+    ),
+    Mutant(
+        "a job that nobody may have holds up its key",
+        Fault.QUEUES,
+        BACKLOG,
+        """                cursors[priority] = message_id
+                self._pass_over(key, now)
+""",
+        "                cursors[priority] = message_id\n",
+        OF_LIMITS + "test_a_job_that_its_key_let_through_and_nobody_may_have_holds_up_no_other",
+    ),
+    Mutant(
+        "a job that is too late holds up its key",
+        Fault.QUEUES,
+        BACKLOG,
+        """a delay gives it back at its end
+                self._pass_over(key, now)
+""",
+        "a delay gives it back at its end\n",
+        OF_LIMITS + "test_a_job_that_its_key_let_through_and_is_late_holds_up_no_other",
+    ),
+    Mutant(
+        "a job that comes back after its start deadline starts",
+        Fault.QUEUES,
+        BACKLOG,
+        " or self.is_late(message_id, now):",
+        ":",
+        OF_LIMITS + "test_a_job_that_comes_back_unstarted_after_its_time_is_a_dead_letter[back]",
+    ),
+    Mutant(
+        "a job that comes back after its start deadline waits for ever",
+        Fault.QUEUES,
+        DELIVERY,
+        """        if self._options:
+            self._await_start(message_id)
+""",
+        "",
+        OF_LIMITS + "test_a_job_that_comes_back_unstarted_after_its_time_is_a_dead_letter[lost]",
+    ),
+    Mutant(
+        "all buckets are looked at whenever one may be full",
+        Fault.QUEUES,
+        SETTINGS,
+        "        if now < max(self._frees_at, self._swept_at + SWEEP_GAP_S):\n",
+        "        if now < self._frees_at:\n",
+        OF_LIMITS + "test_sweeps_of_a_full_table_keep_a_distance",
     ),
     Mutant(
         "a restart fills the buckets",

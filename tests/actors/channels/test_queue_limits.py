@@ -7,22 +7,32 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from millpond.actors.channels.channel import Channel
 from millpond.actors.channels.dead_letters import NOT_STARTED
+from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.jobs import messages as m
 from millpond.actors.messages import NackReason, QueueSettingsChanged, Role
 from millpond.actors.queue_settings import (
     AGEING_MS,
     KEYS_MAX,
     NO_SETTINGS,
+    SWEEP_GAP_S,
     Buckets,
     QueueSettings,
     Rate,
 )
 from millpond.node.jobs.payload import JobMessage, decode_job, encode_job
 from tests.actors.channels.harness import NAME, ChannelHarness, Peer
-from tests.actors.jobs.harness import asked, job_harness, put, rows, worker
+from tests.actors.jobs.harness import (
+    asked,
+    job_harness,
+    make_dead_letter,
+    put,
+    rows,
+    worker,
+)
 
 MINUTE_MS = 60_000
 
@@ -49,6 +59,21 @@ def delivery(harness: ChannelHarness) -> Any:
 
 def payloads(peer: Peer) -> list[Any]:
     return [decode_job(each.data).payload for each in peer.pushed()]
+
+
+def leases_lost(harness: ChannelHarness, peer: Peer) -> None:
+    """The pushes of the connection wait for the store, and it ends."""
+    for consumer in delivery(harness).consumers.values():
+        for message_id, lease in consumer.leases.items():
+            consumer.leases[message_id] = replace(lease, started=False)
+    peer.leave()
+
+
+def acked(peer: Peer) -> list[Any]:
+    """The payloads of the jobs that the worker has, which it acknowledges."""
+    messages = peer.pushed()
+    peer.ack(*(each.id for each in messages))
+    return [decode_job(each.data).payload for each in messages]
 
 
 def drained(peer: Peer) -> list[Any]:
@@ -308,6 +333,68 @@ def test_a_job_that_its_key_let_through_and_is_cancelled_makes_room() -> None:
     assert payloads(hand) == ["c"]
 
 
+@pytest.mark.parametrize("is_own", [False, True])
+def test_a_job_that_its_key_let_through_and_nobody_may_have_holds_up_no_other(
+    is_own: bool,
+) -> None:
+    """The next one of its key goes instead, and it stays for a worker that may have it."""
+    harness = job_harness()
+    producer = harness.producer()
+    use(harness, key_concurrency=1)
+    hand = worker(harness, window=8, data_max=1024)
+    put(producer, job("first", limit_key=b"k"))
+    (first,) = hand.pushed()
+    if is_own:
+        hand.put(job("other", limit_key=b"k"))
+    else:
+        put(producer, job("x" * 2000, limit_key=b"k"))
+    for name in ("third", "fourth"):
+        put(producer, job(name, limit_key=b"k"))
+    hand.ack(first.id)
+    assert drained(hand) == ["third", "fourth"]
+    assert len(drained(worker(harness))) == 1
+
+
+def test_jobs_of_a_key_go_to_the_workers_that_may_have_them() -> None:
+    harness = job_harness()
+    producer = harness.producer()
+    use(harness, key_concurrency=1)
+    wide, hand = worker(harness, window=1), worker(harness, window=1, data_max=1024)
+    put(producer, job("first", limit_key=b"k"))
+    (first,) = wide.pushed()
+    for name in ("x" * 2000, "y" * 2000, "third", "fourth"):
+        put(producer, job(name, limit_key=b"k"))
+    wide.ack(first.id)
+    found = [payload for _ in range(4) for peer in (hand, wide) for payload in acked(peer)]
+    assert sorted(each[0] for each in found) == ["f", "t", "x", "y"]
+
+
+def test_a_job_that_its_key_let_through_and_is_late_holds_up_no_other() -> None:
+    """Not even while there is no room for it among the dead letters."""
+    harness = job_harness()
+    harness.dead = ChannelSettings(messages_max=1)
+    producer = harness.producer()
+    make_dead_letter(harness, producer)
+    use(harness, key_concurrency=1)
+    harness.run_due()
+    hand, other = worker(harness, window=1), worker(harness, window=1)
+    put(producer, job("first", limit_key=b"k"))
+    put(producer, job("busy"))
+    by = round((harness.now + 10) * 1000)
+    put(producer, job("late", limit_key=b"k", start_by_ms=by))
+    put(producer, job("next", limit_key=b"k"))
+    harness.advance(5)
+    (first,), (busy,) = hand.pushed(), other.pushed()
+    hand.touch(first.id, 100_000)
+    other.touch(busy.id, 100_000)
+    put(producer, job("urgent", priority=9))
+    hand.ack(first.id)  # "late" may go now, and is behind "urgent"
+    (urgent,) = hand.pushed()
+    harness.advance(6)
+    hand.ack(urgent.id)
+    assert payloads(hand) == ["next"]
+
+
 def test_limits_that_are_lifted_let_everything_through() -> None:
     harness = job_harness()
     producer = harness.producer()
@@ -345,6 +432,33 @@ def test_a_job_that_started_in_time_may_take_longer_and_be_tried_again() -> None
     harness.advance(100)
     (again,) = hand.pushed()
     assert again.attempt == 2
+
+
+@pytest.mark.parametrize("how", ["back", "lost"])
+def test_a_job_that_comes_back_unstarted_after_its_time_is_a_dead_letter(how: str) -> None:
+    """It is not given to another worker first."""
+    harness = job_harness(ack_timeout_s=1000.0)
+    producer, hand = harness.producer(), worker(harness, window=1)
+    put(producer, job("late", start_by_ms=round((harness.now + 60) * 1000)))
+    (message,) = hand.pushed()
+    other = worker(harness, window=1)
+    harness.advance(61)
+    assert rows(producer, m.JobState.DEAD).rows == ()
+    if how == "back":
+        asked(hand, m.RetryJob, message.id)
+    else:
+        leases_lost(harness, hand)
+    harness.run_due()
+    assert other.pushed() == []
+    assert [row.reason for row in rows(producer, m.JobState.DEAD).rows] == [NOT_STARTED]
+    assert delivery(harness).leased == 0
+
+
+def test_no_job_starts_after_its_time_before_the_channel_is_woken() -> None:
+    harness = job_harness()
+    put(harness.producer(), job("late", start_by_ms=round((harness.now + 60) * 1000)))
+    harness.now += 61
+    assert payloads(worker(harness, window=1)) == []
 
 
 def test_a_start_deadline_survives_a_restart() -> None:
@@ -490,3 +604,21 @@ def test_further_keys_look_again_when_one_can_be_forgotten() -> None:
     assert buckets.key_opens_at(b"further", day, 1001.0) == 4600.0
     assert buckets.key_opens_at(b"further", day, 4599.5) == 4600.5, "but never sooner than that"
     assert buckets.key_opens_at(b"further", day, 4600.5) <= 4600.5
+
+
+def test_sweeps_of_a_full_table_keep_a_distance() -> None:
+    """Where a bucket gets full every few milliseconds, and thousands of further keys ask."""
+    buckets, minute, sweeps, found = Buckets(), Rate(1, 60_000), 0, 0
+    for number in range(KEYS_MAX):
+        buckets.take_of_key(b"%d" % number, minute, 1000.0 + number * 0.003)
+    before = buckets._key_full_at
+    for ms in range(2000):
+        now = 1060.0 + ms / 1000
+        if buckets.key_opens_at(b"further %d" % ms, minute, now) <= now:
+            buckets.take_of_key(b"further %d" % ms, minute, now)
+            found += 1
+        sweeps += buckets._key_full_at is not before
+        before = buckets._key_full_at
+    assert sweeps <= 2 / SWEEP_GAP_S + 1
+    assert found > 500, "and those that are full by then make room for others"
+    assert len(buckets._key_full_at) <= KEYS_MAX
