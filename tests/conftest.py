@@ -78,7 +78,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(PARTS[place])
         if _is_on_trio(item) and not any(place in ON_BOTH_LIBRARIES for place in item.path.parents):
             item.add_marker("full")
+        elif _rank(item) == len(LONGEST_FIRST) and (_is_on_trio(item) or _has_properties(item)):
+            item.add_marker("wire")
     items.sort(key=_rank)
+
+
+def _has_properties(item: pytest.Item) -> bool:
+    """Whether hypothesis draws the inputs."""
+    return item.get_closest_marker("hypothesis") is not None
 
 
 def _is_on_trio(item: pytest.Item) -> bool:
