@@ -68,16 +68,18 @@ from millpond.actors.store.settings import StoreSettings
 
 class JournalRest(msgspec.Struct, frozen=True):
     """The records behind an lsn, without rewrites, and the first and last lsn that the journal has
-    of each run of the node, by the salt of the run."""
+    of each run of the node, by the salt of the run. Up to `lost_lsn` a segment that failed may
+    have lost records, of which only rewrites are left."""
 
     records: list[Record]
     runs: dict[int, tuple[int, int]]
+    lost_lsn: int = 0
 
     def has(self, lsn: int, salt: int) -> bool:
-        """True: the run of this salt wrote this record, and it is still there, or was the last
-        one before the journal begins."""
+        """True: the run of this salt wrote this record, it is still there, or was the last one
+        before the journal begins, and so are all behind it."""
         first, last = self.runs.get(salt, (0, -1))
-        return first - 1 <= lsn <= last
+        return lsn >= self.lost_lsn and first - 1 <= lsn <= last
 
 
 class Recovered(msgspec.Struct):
@@ -243,7 +245,16 @@ def _rest(found: JournalContents, lsn: int) -> JournalRest | None:
     records = [
         record for _, record in found.records if record.lsn > lsn and record.rewrite is Rewrite.NONE
     ]
-    return JournalRest(records, runs)
+    return JournalRest(records, runs, _lost_lsn(found))
+
+
+def _lost_lsn(found: JournalContents) -> int:
+    """The lsn before the first record behind the last segment that failed."""
+    last_cut = max(found.tail.cuts, default=-1)
+    if last_cut < 0:
+        return 0
+    first = min((each.lsn for number, each in found.records if number > last_cut), default=None)
+    return found.tail.lsn if first is None else first - 1
 
 
 def _raise_first_sequence(catalog: Catalog, lost: Iterable[Damage]) -> None:

@@ -31,6 +31,8 @@ TIMEOUT = "30s"
 RETRIES = 3
 READ_BYTES = 2**20
 DELETED_AT_ONCE = 500
+DRAFT = ".new"
+"""The end of the names of files that become objects of a folder when they are whole."""
 
 
 class Listed(NamedTuple):
@@ -63,6 +65,10 @@ class ObjectStore(Protocol):
     def remove(self, names: Iterable[str]) -> None:
         """Remove objects; those that are not there count as removed."""
 
+    def remove_drafts(self, before: float) -> int:
+        """Remove what attempts left that a kill ended, begun before a moment in seconds since 1970;
+        gives their count."""
+
 
 def open_object_store(url: str) -> ObjectStore:
     """The object store at an address. Raises BadAddress."""
@@ -93,7 +99,7 @@ class FolderObjects:
         with _told():
             self._make_parents(path)
             try:
-                write_new(path, data, f".{token_hex(8)}.new")
+                write_new(path, data, f".{token_hex(8)}{DRAFT}")
             except FileExistsError:
                 raise ObjectExists(name) from None
 
@@ -104,7 +110,7 @@ class FolderObjects:
                 os.utime(target)  # else it might be removed as one that no manifest names
                 return
             self._make_parents(target)
-            draft = target.with_name(f".{token_hex(8)}.new")
+            draft = target.with_name(f".{token_hex(8)}{DRAFT}")
             try:
                 with path.open("rb") as read, draft.open("xb") as write:
                     while data := read.read(READ_BYTES):
@@ -154,6 +160,20 @@ class FolderObjects:
         with _told():
             for name in names:
                 (self._folder / name).unlink(missing_ok=True)
+
+    def remove_drafts(self, before: float) -> int:
+        count = 0
+        with _told():
+            for folder, _, files in os.walk(self._folder):
+                for file in files:
+                    path = Path(folder) / file
+                    if not (file.startswith(".") and file.endswith(DRAFT)):
+                        continue
+                    with suppress(FileNotFoundError):
+                        if path.stat().st_mtime < before:
+                            path.unlink()
+                            count += 1
+        return count
 
     def _make_parents(self, path: Path) -> None:
         if path.parent.is_dir():
@@ -243,6 +263,9 @@ class CloudObjects:
             some, left = left[:DELETED_AT_ONCE], left[DELETED_AT_ONCE:]
             with suppress(NoObject), self._told(some[0]):
                 self._obstore.delete(self._store, some)
+
+    def remove_drafts(self, before: float) -> int:
+        return 0  # parts of an upload that was given up: a rule of the bucket removes them
 
     @contextmanager
     def _told(self, name: str) -> Iterator[None]:

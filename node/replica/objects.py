@@ -73,7 +73,8 @@ class JournalHeader(msgspec.Struct, frozen=True):
     node lost the end of its journal, or ran without a replica; a snapshot begins each history.
     `run` is the process, `salt` that of its journal's checksums, `previous` the SHA-256 of the
     header of object `number - 1` (empty: there is none), `sha256` that of the body, whose length is
-    `size`. `made_at` is in seconds since 1970: everything in it was acknowledged by then.
+    `size`. `made_at`, in seconds since 1970, is the moment at which its last record was stored;
+    without records that of the claim.
     """
 
     version: int

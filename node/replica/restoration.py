@@ -122,6 +122,11 @@ def verify(objects: ObjectStore, progress: Progress) -> Verified:
     for each in blobs.values():
         _check_blob(objects, each, progress)
     names = [each.name for each in objects.list(JOURNAL)]
+    start = journal_name(max(0, min((each.number for each in snapshots), default=0) - 1))
+    claims = [each for each in names if each < start and snapshots]
+    for name in claims:  # which keep earlier owners out, and follow nothing that is there
+        _journal_object(objects, number_of(name))
+    del names[: len(claims)]
     size = records = 0
     before: JournalHeader | None = None
     for number, name in enumerate(names, number_of(names[0]) if names else 0):

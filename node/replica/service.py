@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import TypeVar
 
 import anyio
 import anyio.to_thread
@@ -21,12 +22,13 @@ from millpond.actors.store.recovery import Recovered
 from millpond.actors.store.snapshot import SnapshotLost
 from millpond.node.atomic_files import replace
 from millpond.node.backup.snapshots import take_snapshot
-from millpond.node.replica.errors import BadReplica, ReplicaError
+from millpond.node.replica.errors import BadReplica, ObjectStoreAway, ReplicaError
 from millpond.node.replica.interface import ReplicaInfo, ReplicaSettings
 from millpond.node.replica.object_store import open_object_store
 from millpond.node.replica.objects import ID_BYTES
 from millpond.node.replica.ownership import Claimant
 from millpond.node.replica.shipping import (
+    ANSWER_S,
     POSITION_FILE,
     Opened,
     Position,
@@ -43,10 +45,17 @@ from millpond.node.replica.snapshots import (
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 POSITION_S = 5.0
 """The position is stored so often. What came after it is found again by the last object."""
 SNAPSHOT_LOOK_S = 1.0
 SNAPSHOT_RETRY_S = 30.0
+UPLOAD_BYTES_S_MIN = 2**18
+UPLOAD_LOOK_S = 1.0
+"""A file that is slower than that, after `ANSWER_S`, is given up. It is looked at so often."""
+PRUNE_S = 3600.0
+THREADS_MAX = 4
 FAILURES = (SnapshotLost, OSError, sqlite3.Error, ReplicaError)
 """Those of a snapshot. A damaged manifest among them: the node serves, and ships its journal."""
 
@@ -77,6 +86,8 @@ class ReplicaService:
         self._path = Path(store.folder) / POSITION_FILE
         self._objects = open_object_store(settings.url)
         self._stored: Position | None = None
+        self._threads = anyio.CapacityLimiter(THREADS_MAX)
+        """Its own: requests that hang take no thread from the rest of the node."""
         self._snapshot_at = 0.0
         self._snapshot_bytes = self._snapshot_count = 0
         self._snapshot_history = -1
@@ -208,7 +219,7 @@ class ReplicaService:
                 await anyio.sleep(SNAPSHOT_RETRY_S)
 
     async def _look_for_snapshots(self) -> None:
-        found = await anyio.to_thread.run_sync(manifests, self._objects, abandon_on_cancel=True)
+        found = await self._answered(partial(manifests, self._objects), ANSWER_S)
         self._snapshot_history = 0
         if found:
             self._snapshot_history = found[-1].history
@@ -227,7 +238,7 @@ class ReplicaService:
         async with self._snapshots:
             await self._upload_snapshot()
         keep = partial(prune, self._objects, self._settings.keep_s, self._wall())
-        pruned = await anyio.to_thread.run_sync(keep, abandon_on_cancel=True)
+        pruned = await self._answered(keep, PRUNE_S)
         if pruned.snapshots or pruned.journal:
             text = "replica pruned: snapshots=%d journal=%d blobs=%d"
             log.info(text, pruned.snapshots, pruned.journal, pruned.blobs)
@@ -242,23 +253,59 @@ class ReplicaService:
         began_bytes = shipper.bytes_made
         upload = SnapshotUpload(store, self._objects)
         try:
-            await _in_thread(upload.prepare)
+            await self._uploaded(upload, upload.prepare)
             try:
                 snapshot = await take_snapshot(store)
                 facts = self._facts()
-                await _in_thread(partial(upload.copy_segments, snapshot))
+                await self._uploaded(upload, partial(upload.copy_segments, snapshot))
                 store.release_segments()
-                await _in_thread(partial(upload.copy_files, snapshot))
+                await self._uploaded(upload, partial(upload.copy_files, snapshot))
             finally:
                 store.end_snapshot()
             if shipper.claim is not claim:
                 raise SnapshotLost("the replica was claimed anew meanwhile")
-            name = await _in_thread(partial(upload.finish, place, facts, snapshot))
+            name = await self._uploaded(upload, partial(upload.finish, place, facts, snapshot))
         finally:
+            upload.is_given_up = True
             await anyio.to_thread.run_sync(upload.discard, abandon_on_cancel=True)
         self._snapshot_at = facts.made_at
         self._snapshot_bytes, self._snapshot_history = began_bytes, place.history
         log.info("replica snapshot: name=%s bytes=%d", name, upload.bytes_uploaded)
+
+    async def _uploaded(self, upload: SnapshotUpload, work: Callable[[], T]) -> T:
+        """Do a part of the upload, unless no file of it gets anywhere for too long. The thread of
+        one that was given up goes on until its request returns."""
+        async with anyio.create_task_group() as tasks:
+
+            async def watch() -> None:
+                seen, left_s = -1, 0.0
+                while True:
+                    if upload.steps != seen:
+                        seen = upload.steps
+                        left_s = ANSWER_S + upload.step_bytes / UPLOAD_BYTES_S_MIN
+                    elif left_s <= 0:
+                        upload.is_given_up = True
+                        tasks.cancel_scope.cancel()
+                        return
+                    pause_s = min(UPLOAD_LOOK_S, ANSWER_S)
+                    await anyio.sleep(pause_s)
+                    left_s -= pause_s
+
+            tasks.start_soon(watch)
+            done = await self._threaded(work)
+            tasks.cancel_scope.cancel()
+            return done
+        raise ObjectStoreAway("the upload of a snapshot gets nowhere")
+
+    async def _threaded(self, work: Callable[[], T]) -> T:
+        return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._threads)
+
+    async def _answered(self, work: Callable[[], T], limit_s: float) -> T:
+        try:
+            with anyio.fail_after(limit_s):
+                return await self._threaded(work)
+        except TimeoutError as exc:
+            raise ObjectStoreAway(f"no answer within {limit_s:.0f} s") from exc
 
 
 _in_thread = partial(anyio.to_thread.run_sync, abandon_on_cancel=True)

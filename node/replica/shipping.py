@@ -57,6 +57,8 @@ T = TypeVar("T")
 OBJECT_BYTES = 2**20
 """Records are put together up to about this size, and up to eight times as much after a delay."""
 OBJECT_BYTES_MAX = 8 * OBJECT_BYTES
+OBJECT_S = 1.0
+"""Records that were stored further apart are in different objects."""
 GATHER_S = 0.1
 BEAT_S = 10.0
 BEATS_KEPT = 3
@@ -108,10 +110,13 @@ class Opened(msgspec.Struct, frozen=True):
 
 
 class _Waiting(msgspec.Struct):
+    """Records of a group. `taken_at` is by the clock for spans, `stored_at` a moment."""
+
     records: Sequence[bytes]
     last_lsn: int
     size: int
     taken_at: float
+    stored_at: float
 
 
 class _Attempt(msgspec.Struct, frozen=True):
@@ -187,7 +192,7 @@ class Shipper:
         if not changed:
             return
         size = sum(map(len, changed))
-        self._waiting.append(_Waiting(changed, last_lsn, size, self._now()))
+        self._waiting.append(_Waiting(changed, last_lsn, size, self._now(), self._wall()))
         self.lag_bytes += size
         if len(self._waiting) == 1 or self.lag_bytes >= OBJECT_BYTES:
             self._wake.set()
@@ -280,7 +285,7 @@ class Shipper:
             salt=self._opened.salt,
         )
         self._claim = found
-        self._attempt = self._object([], after_lsn, self._now())
+        self._attempt = self._object([], after_lsn, self._now(), self._wall())
         await self._make(self._attempt)
         text = "replica claimed: epoch=%d number=%d history=%d lsn=%d"
         log.info(text, found.epoch, found.number, history, after_lsn)
@@ -295,7 +300,8 @@ class Shipper:
         if rest is not None and last is not None:
             if rest:
                 size = sum(len(record) for _, record in rest)
-                self._waiting.extendleft(reversed(_parts(rest, self._opened.lsn, self._now())))
+                parts = _parts(rest, self._opened.lsn, self._now(), self._wall())
+                self._waiting.extendleft(reversed(parts))
                 self.lag_bytes += size
             self._waits_behind, self._writer = last.last_lsn, last.salt
             return last.history, last.last_lsn
@@ -328,8 +334,7 @@ class Shipper:
         """Make one object of what waits, or the one whose outcome is unknown."""
         if self._attempt is None:
             await self._gather()
-            records, last_lsn, taken_at = self._next()
-            self._attempt = self._object(records, last_lsn, taken_at)
+            self._attempt = self._next()
         await self._make(self._attempt)
 
     async def _gather(self) -> None:
@@ -342,19 +347,25 @@ class Shipper:
             with anyio.move_on_after(left_s):
                 await self._wake.wait()
 
-    def _next(self) -> tuple[list[bytes], int, float]:
-        """The records of the next object, their last lsn, and since when the oldest waits."""
-        records: list[bytes] = []
-        size, last_lsn, taken_at = 0, 0, self._waiting[0].taken_at
-        while self._waiting and (not size or size + self._waiting[0].size <= OBJECT_BYTES_MAX):
+    def _next(self) -> _Attempt:
+        """The next object: what waits, up to a size, and up to a span of time, so that a moment of
+        an outage can be restored."""
+        first = some = self._waiting.popleft()
+        records, size = [*first.records], first.size
+        while self._waiting and self._goes_with(self._waiting[0], first.stored_at, size):
             some = self._waiting.popleft()
             records += some.records
             size += some.size
-            last_lsn = some.last_lsn
         self._attempted_bytes = size
-        return records, last_lsn, taken_at
+        return self._object(records, some.last_lsn, first.taken_at, some.stored_at)
 
-    def _object(self, records: Iterable[bytes], last_lsn: int, taken_at: float) -> _Attempt:
+    def _goes_with(self, some: _Waiting, stored_at: float, size: int) -> bool:
+        is_near = abs(some.stored_at - stored_at) <= OBJECT_S
+        return is_near and size + some.size <= OBJECT_BYTES_MAX
+
+    def _object(
+        self, records: Iterable[bytes], last_lsn: int, taken_at: float, made_at: float
+    ) -> _Attempt:
         claim, position = self._claim, self.position
         assert claim is not None, "objects are made by the owner"
         some = list(records)
@@ -366,7 +377,7 @@ class Shipper:
             history=position.history,
             node=self._claimant.node,
             run=self._claimant.run,
-            made_at=self._wall(),
+            made_at=made_at,
             after_lsn=position.lsn,
             last_lsn=last_lsn,
             salt=position.salt if some else self._writer,
@@ -439,7 +450,7 @@ class Shipper:
         self._release()
 
 
-def _parts(rest: list[tuple[int, bytes]], last_lsn: int, now: float) -> list[_Waiting]:
+def _parts(rest: list[tuple[int, bytes]], last_lsn: int, now: float, wall: float) -> list[_Waiting]:
     """Records of earlier runs, as much at once as goes into an object: they may be a journal."""
     parts: list[_Waiting] = []
     records: list[bytes] = []
@@ -449,7 +460,7 @@ def _parts(rest: list[tuple[int, bytes]], last_lsn: int, now: float) -> list[_Wa
         size += len(record)
         if size >= OBJECT_BYTES or at == len(rest):
             is_last = at == len(rest)
-            parts.append(_Waiting(records, last_lsn if is_last else lsn, size, now))
+            parts.append(_Waiting(records, last_lsn if is_last else lsn, size, now, wall))
             records, size = [], 0
     return parts
 

@@ -10,6 +10,7 @@ uploads.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,12 +18,12 @@ import msgspec
 
 from millpond.actors.store.catalog_recovery import DAMAGED
 from millpond.actors.store.durable import DurableStore
-from millpond.actors.store.snapshot import StoreSnapshot
+from millpond.actors.store.snapshot import SnapshotLost, StoreSnapshot
 from millpond.actors.store.snapshot_copy import SnapshotCopy
 from millpond.node.backup.manifest import digest_of
 from millpond.node.clock_file import READING
 from millpond.node.replica.errors import NoObject, ObjectExists
-from millpond.node.replica.object_store import ObjectStore
+from millpond.node.replica.object_store import Listed, ObjectStore
 from millpond.node.replica.objects import (
     BEAT,
     BLOB,
@@ -34,6 +35,7 @@ from millpond.node.replica.objects import (
     SnapshotFile,
     blob_name,
     decode_manifest,
+    decode_owner,
     encode_manifest,
     journal_name,
     snapshot_name,
@@ -42,7 +44,7 @@ from millpond.node.replica.objects import (
 SCRATCH = "replica.tmp"
 BLOB_GRACE_S = 3600.0
 """Blobs that no manifest names are removed after so long: an upload may be under way."""
-OWNERS_KEPT, BEATS_KEPT = 100, 4
+OWNERS_KEPT, BEATS_KEPT = 1000, 4
 
 
 class SnapshotPlace(msgspec.Struct, frozen=True):
@@ -75,8 +77,12 @@ class SnapshotUpload:
         self._files: list[SnapshotFile] = []
         self._known: set[str] = set()
         self.bytes_uploaded = 0
+        self.steps = self.step_bytes = 0
+        """What it has done so far, and the size of the file that is being uploaded."""
+        self.is_given_up = False
+        """Set from outside: its thread ends as soon as it can."""
         self._copy = SnapshotCopy(
-            store.folder, store.disk, self._scratch, lambda _: None, self._finished
+            store.folder, store.disk, self._scratch, self._wrote, self._finished
         )
 
     def prepare(self) -> None:
@@ -133,13 +139,21 @@ class SnapshotUpload:
             target.write_bytes(path.read_bytes())
             self._finished(target)
 
+    def _wrote(self, size: int) -> None:
+        self.steps += 1
+        if self.is_given_up:  # the scratch folder may be that of the next upload already
+            raise SnapshotLost("the upload was given up")
+
     def _finished(self, path: Path) -> None:
         """Upload a file of the scratch folder, and remove it there."""
         size, digest = digest_of(path)
         if digest not in self._known:
+            self.steps, self.step_bytes = self.steps + 1, size
             self._objects.put_file(blob_name(digest), path)
             self._known.add(digest)
             self.bytes_uploaded += size
+        self.step_bytes = 0
+        self._wrote(size)
         relative = path.relative_to(self._scratch).as_posix()
         self._files.append(SnapshotFile(relative, size, digest))
         path.unlink()
@@ -176,7 +190,11 @@ def prune(
     objects.remove([snapshot_name(each.epoch, each.lsn) for each in gone])
     # The one before stays: the next owner finds its number by the last object.
     end = journal_name(max(0, min(each.number for each in kept) - 1))
-    journal = [each.name for each in objects.list(JOURNAL) if each.name < end]
+    owners = objects.list(OWNER)
+    claims = _claims(objects, owners[-OWNERS_KEPT:])
+    journal = [
+        each.name for each in objects.list(JOURNAL) if each.name < end and each.name not in claims
+    ]
     objects.remove(journal)
     named = {blob_name(each.sha256) for manifest in kept for each in manifest.files}
     blobs = [
@@ -185,6 +203,17 @@ def prune(
         if each.name not in named and each.made_at <= wall - blob_grace_s
     ]
     objects.remove(blobs)
-    objects.remove([each.name for each in objects.list(OWNER)[:-OWNERS_KEPT]])
+    objects.remove([each.name for each in owners[:-OWNERS_KEPT]])
     objects.remove([each.name for each in objects.list(BEAT)[:-BEATS_KEPT]])  # of earlier owners
+    objects.remove_drafts(wall - blob_grace_s)
     return Pruned(len(gone), len(journal), len(blobs))
+
+
+def _claims(objects: ObjectStore, owners: Sequence[Listed]) -> set[str]:
+    """The first journal objects of owners, which stay: the number that an earlier owner makes next
+    is one of them, also if that was paused for longer than anything else is kept."""
+    found = set()
+    for each in owners:
+        with suppress(NoObject):  # removed meanwhile
+            found.add(journal_name(decode_owner(objects.get(each.name), each.name).number))
+    return found

@@ -69,6 +69,7 @@ from millpond.node.peers import (
     prekeys,
     sealed_message,
 )
+from millpond.node.replica import service as replica_service
 from millpond.node.replica import shipping
 from millpond.node.replica import snapshots as replica_snapshots
 from millpond.transports import browser_policy
@@ -357,6 +358,12 @@ STORE: dict[str, Numbers] = {
     "bytes that wait for a replica": (config.replica_lag_bytes_max,),
     "a journal object of a replica": (shipping.OBJECT_BYTES, shipping.OBJECT_BYTES_MAX),
     "beats, owners of a replica": (shipping.BEATS_KEPT, replica_snapshots.OWNERS_KEPT),
+    "upload of a file of a snapshot": (
+        shipping.ANSWER_S,
+        replica_service.UPLOAD_BYTES_S_MIN,
+        replica_service.SNAPSHOT_RETRY_S,
+    ),
+    "drafts in a folder that is a replica": (replica_snapshots.BLOB_GRACE_S,),
     "blobs of a replica without a manifest": (replica_snapshots.BLOB_GRACE_S,),
     "names as labels in `/metrics`": (config.metrics_names_max, MOST["metrics_names_max"]),
     "queues with counters of their own in `/metrics`": (channel_context.QUEUES_COUNTED_MAX,),

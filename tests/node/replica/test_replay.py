@@ -16,7 +16,10 @@ import anyio.lowlevel
 import msgspec
 import pytest
 
+from millpond.actors.messages import Durability
 from millpond.actors.store.changes import StoredMessage
+from millpond.actors.store.filesystem import Disk
+from millpond.actors.store.journal.writer import segment_path
 from millpond.actors.store.settings import StoreSettings
 from millpond.node.replica import shipping, snapshots
 from millpond.node.replica.errors import BadReplica, Fenced, ObjectStoreAway, OtherReplica
@@ -42,6 +45,7 @@ from millpond.node.replica.snapshots import (
     prune,
 )
 from tests.actors.store.harness import LAZY, NOW, SMALL, Run, young_id
+from tests.actors.store.test_disk_failures import Fallible, broken
 from tests.actors.store.test_snapshots import (
     QUEUES,
     QuickDisk,
@@ -93,11 +97,20 @@ class Node:
         settings: StoreSettings = SMALL,
         lag_bytes_max: int = LAG_MAX,
         node: bytes = NODE,
+        durability: Durability = Durability.DISK,
+        disk: Disk | None = None,
     ) -> None:
         self.objects = objects
         self.now = 1000.0
         rest_after = position.lsn
-        self.run = Run(folder, settings, seed=number + 1, disk=QuickDisk(), rest_after=rest_after)
+        self.run = Run(
+            folder,
+            settings,
+            durability,
+            seed=number + 1,
+            disk=disk or QuickDisk(),
+            rest_after=rest_after,
+        )
         self.shipper = Shipper(
             objects,
             Claimant(node, b"%016d" % number, "here"),
@@ -464,8 +477,7 @@ async def test_an_earlier_owner_that_was_faster_is_kept_out_next(tmp_path: Path)
         if name == owner_name(2):
             traffic.step()
             first.run.work()
-            records, last_lsn, taken_at = first.shipper._next()
-            attempt = first.shipper._object(records, last_lsn, taken_at)
+            attempt = first.shipper._next()
             create(journal_name(attempt.header.number), attempt.data)
             raced.append(journal_name(attempt.header.number))
 
@@ -716,3 +728,104 @@ async def test_a_damaged_object_holds_up_shipping_and_not_the_node(tmp_path: Pat
         await again.shipped()
         assert not shipper.error and shipper.position.history == 1
     again.run.close()
+
+
+async def test_records_that_a_failing_segment_lost_begin_a_history(tmp_path: Path) -> None:
+    """Only rewrites are left of them, and nobody shipped them before the kill."""
+    objects, disk = MemoryObjects(), Fallible()
+    node = Node(
+        tmp_path / "data",
+        objects,
+        Position(NODE),
+        durability=Durability.OS,
+        disk=disk,
+        settings=LAZY,
+    )
+    async with node.shipping() as shipper:
+        await node.shipped()
+        node.run.write(QUEUES[0], message(young_id()))
+        await node.shipped()
+        node.snapshot()
+        position = shipper.position
+    node.run.write(QUEUES[0], message(young_id() + 1))  # applied, and not synced
+    disk.plan = [broken()]
+    node.run.store.write(QUEUES[1], [message(young_id() + 2)])
+    node.run.work()
+    for _ in range(3):
+        node.run.loop._clock.now += 1.0
+        node.run.loop.work(idle=True)
+        node.run.work()
+    node.run.write(QUEUES[1], message(young_id() + 3))
+    expected = state(node.run)
+    ((number, cut),) = node.run.store._journal._cuts.items()
+    with segment_path(tmp_path / "data/journal", number).open("r+b") as segment:
+        segment.seek(cut.synced)
+        segment.write(bytes(cut.end - cut.synced))  # which the disk has not
+    (tmp_path / "data").rename(tmp_path / "killed")
+    again = Node(tmp_path / "killed", objects, position, number=1, settings=LAZY)
+    assert state(again.run) == expected, "the journal has everything"
+    async with again.shipping():
+        await again.shipped()
+        if again.shipper.position.history != 1:  # as the service does
+            again.snapshot()
+    again.run.close()
+    restored(objects, tmp_path / "restored")
+    assert state_of(tmp_path / "restored") == expected
+
+
+async def test_an_owner_that_was_paused_makes_no_number_that_was_removed(tmp_path: Path) -> None:
+    """For longer than anything is kept: its next number is the claim of the one after it."""
+    objects = MemoryObjects()
+    first = Node(tmp_path / "a", objects, Position(NODE))
+    async with first.shipping():
+        await first.shipped()
+        first.snapshot()
+    second = Node(tmp_path / "b", objects, Position(NODE), number=1)
+    async with second.shipping():
+        for _ in range(3):
+            second.now += 1000
+            second.run.write(QUEUES[0], message(young_id() + int(second.now)))
+            await second.shipped()
+            second.snapshot()
+        assert prune(objects, 0.0, second.now).journal
+        verify(objects, lambda size: None)
+    second.run.close()
+    first.run.write(QUEUES[0], message(young_id()))
+    with pytest.raises(Fenced):
+        await first.shipper.run()
+
+
+async def test_a_moment_of_an_outage_can_be_restored(tmp_path: Path) -> None:
+    """The object store was away, and has what was written then since it is back."""
+    objects = MemoryObjects()
+    node = Node(tmp_path / "data", objects, Position(NODE))
+    traffic, moments = Traffic(node.run, Random(5)), dict[float, dict[bytes, object]]()
+    async with node.shipping():
+        await node.shipped()
+        node.snapshot()
+        objects.is_away = True
+        for _ in range(5):
+            node.now += 10
+            for _ in range(10):
+                traffic.step()
+            node.run.work()
+            moments[node.now] = state(node.run)
+        node.now += 600
+        objects.is_away = False
+        await node.shipped()
+    node.run.close()
+    for at, expected in moments.items():
+        target = tmp_path / f"at-{at:.0f}"
+        assert restored(objects, target, at + 5).made_at == at
+        assert state_of(target) == expected
+
+
+def test_drafts_of_a_kill_are_removed(tmp_path: Path) -> None:
+    objects = FolderObjects(tmp_path)
+    objects.create("journal/1", b"whole")
+    for name, at in ((".1.new", 1000), (".2.new", 5000)):
+        (tmp_path / "journal" / name).write_bytes(b"half")
+        os.utime(tmp_path / "journal" / name, (at, at))
+    os.utime(tmp_path / "journal/1", (1000, 1000))
+    assert objects.remove_drafts(3000.0) == 1
+    assert sorted(each.name for each in (tmp_path / "journal").iterdir()) == [".2.new", "1"]
