@@ -212,13 +212,14 @@ class Drain(Message, frozen=True, gc=False):
 
 class DeadLetter(Notice, frozen=True, gc=False):
     """A dead letter on its way to the dead-letter channel (PS-14). Answered by
-    `DeadLetterStored`."""
+    `DeadLetterStored`. `flow_key` is the unique key of a job of a flow."""
 
     channel: bytes
     id: int
     attempts: int
     reason: str
     data: bytes
+    flow_key: bytes = b""
 
 
 class DeadLetterStored(Notice, frozen=True, gc=False):
@@ -302,6 +303,14 @@ class FlowJobFailed(Notice, frozen=True, gc=False):
 class FlowJobKnown(Notice, frozen=True, gc=False):
     """The flow has stored that its job failed: the job may leave its channel."""
 
+    id: int
+
+
+class FlowJobRequeued(Notice, frozen=True, gc=False):
+    """The dead letter of a step is a job of the step again, of this id."""
+
+    flow: int
+    step: int
     id: int
 
 
@@ -501,6 +510,7 @@ CellMessage = (
     | FlowJobStored
     | FlowJobFailed
     | FlowJobKnown
+    | FlowJobRequeued
     | CancelFlowJob
     | CheckFlowJobs
     | FlowJobsGone

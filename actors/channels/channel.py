@@ -762,7 +762,9 @@ class Channel:
     ) -> None:
         self.context.counters.dead_letters += 1
         attempts = self.delivery.attempts.get(row.id, 0)
-        retry_at = self.dead_letters.send(row, attempts, reason, now, effects)
+        unique = b"" if self.jobs is None else self.jobs.attributes_of(row.id)[1]
+        key = unique if flow_step_of(unique) is not None else b""
+        retry_at = self.dead_letters.send(row, attempts, reason, key, now, effects)
         self.delivery.delay((row.id, 0), retry_at)
 
     def _store_dead_letter(self, dead: DeadLetter, now: float, effects: Effects) -> None:
@@ -780,6 +782,8 @@ class Channel:
                 return
             row = self.publisher.added[-1]
             effects.changes.append(keys.remember_move(dead.id, row, inf))
+            if dead.flow_key:  # with which it may become a job of its flow again
+                self._job_attributes().claim(row.id, dead.flow_key, effects.changes)
         effects.posts += ((dead.channel, DeadLetterStored(dead.id)),)
 
     def _tell_of_dead_letters(self, effects: Effects) -> None:

@@ -45,10 +45,17 @@ class PendingDeadLetters(dict[int, DeadLetter]):
         return dead is not None and dead.reason == EXPIRED
 
     def send(
-        self, row: StoredMessage, attempts: int, reason: str, now: float, effects: Effects
+        self,
+        row: StoredMessage,
+        attempts: int,
+        reason: str,
+        flow_key: bytes,
+        now: float,
+        effects: Effects,
     ) -> float:
         """Send a message to the dead-letter channel. Gives the time to send it again."""
-        dead = self[row.id] = DeadLetter(self._channel, row.id, attempts, reason, row.data)
+        dead = DeadLetter(self._channel, row.id, attempts, reason, row.data, flow_key)
+        self[row.id] = dead
         return self._post(dead, now, effects)
 
     def send_again(self, message_id: int, now: float, effects: Effects) -> float:

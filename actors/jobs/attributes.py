@@ -38,10 +38,11 @@ class JobAttributes:
     @classmethod
     def of(cls, snapshot: Snapshot, delivery: Delivery, name: bytes) -> Self | None:
         """Those of a stored channel, if its jobs have any; jobs that are not due are delayed."""
-        if delivery.mode is not Mode.QUEUE:
+        is_dead = is_dead_letter_channel(name)
+        if delivery.mode is not Mode.QUEUE and not is_dead:
             return None
         requeued: tuple[int, ...] = ()
-        if not is_dead_letter_channel(name):
+        if not is_dead:
             requeued = tuple(k for k in snapshot.keys if DEAD_LETTER_ID_MIN <= k < MOVE_KEYS)
         if snapshot.attributes is None and not requeued:
             return None

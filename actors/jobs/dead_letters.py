@@ -73,10 +73,12 @@ class DeleteDeadLetters(JobRequest, frozen=True, gc=False):
 
 
 class RequeueDeadLetters(JobRequest, frozen=True, gc=False):
-    """Store these in the channel again, each with the id of the dead letter as its key."""
+    """Store these in the channel again, each with the id of the dead letter as its key.
+    `flow_keys` are the unique keys of those that are jobs of flows."""
 
     rows: tuple[StoredMessage, ...]
     more: bool
+    flow_keys: dict[int, bytes]
 
 
 DeadLetterRequest = (
@@ -94,6 +96,9 @@ class DeadLetterChannel(Protocol):
     def remove(self, message_id: int, effects: Effects) -> None:
         """Delete a message."""
 
+    def attributes_of(self, message_id: int) -> tuple[float, bytes]:
+        """The time at which a message is due, and its unique key."""
+
 
 def answer_dead_letter_request(
     request: DeadLetterRequest,
@@ -107,7 +112,9 @@ def answer_dead_letter_request(
     match request:
         case ListDeadLetters(request=listing):
             rows = channel.buffer.after(listing.after, now)
-            found = (dead_letter_row(row, DATA_SHOWN) for row in rows)
+            found = (
+                dead_letter_row(row, channel.attributes_of(row.id)[1], DATA_SHOWN) for row in rows
+            )
             own = first_page(found, listing.limit, listing.bytes_max)
             begun = (request.rows, request.more)
             return JobPage(number, *merge_pages(begun, own, listing.limit, listing.bytes_max))
@@ -115,7 +122,7 @@ def answer_dead_letter_request(
             row = _find(channel, wanted.id, now)
             if row is None:
                 return Failed(request, Code.NOT_FOUND)
-            found_row = dead_letter_row(row, len(row.data))
+            found_row = dead_letter_row(row, channel.attributes_of(row.id)[1], len(row.data))
             return JobFound(number, with_all_data(found_row, wanted.bytes_max))
         case CountDeadLetters(counts=c):
             return msgspec.structs.replace(c, dead=len(channel.buffer.rows))
@@ -123,7 +130,9 @@ def answer_dead_letter_request(
             taken, more = _select(channel, ids, now)
             if not taken:
                 return DeadLettersDone(number, 0, more=False)
-            requeue = RequeueDeadLetters(number, tuple(taken), more)
+            keys = {row.id: channel.attributes_of(row.id)[1] for row in taken}
+            of_flows = {each: key for each, key in keys.items() if key}
+            requeue = RequeueDeadLetters(number, tuple(taken), more, of_flows)
             origin = channel.name.removesuffix(DEAD_SUFFIX)
             effects.forwards += ((origin, Batch(port, [requeue])),)
             return None

@@ -23,15 +23,21 @@ ends is one small write.
 skips them, `ignore` lets them run with the failure among their results, `wait` holds them until the
 step is retried or the flow cancelled.
 
+A dead letter of a step that is put back (`FlowJobRequeued`) is the job of the step again: the step
+is `queued`, and those that were skipped for it wait again. Its result counts also where that word
+was lost.
+
 **Bounds.** `FLOWS_MAX` flows, `STEPS_MAX` steps in each, `BYTES_MAX` for the bytes of all. Above
-that the flows that ended first are forgotten, and then new ones are refused (BUFFER_FULL). Flows
-that do not end stay until they are cancelled.
+that the flows that ended first are forgotten, and then new ones are refused (BUFFER_FULL). Results
+of steps go up to `RESULTS_MAX`: a step whose result finds no room has failed. A result is forgotten
+once all steps that wait for it are done, except that of a last step. Flows that do not end stay
+until they are cancelled.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from math import inf
 from struct import Struct
@@ -52,6 +58,7 @@ from millpond.actors.messages import (
     FlowJob,
     FlowJobFailed,
     FlowJobKnown,
+    FlowJobRequeued,
     FlowJobsGone,
     FlowJobStored,
     JobReply,
@@ -59,11 +66,14 @@ from millpond.actors.messages import (
     Port,
 )
 from millpond.actors.runtime.cell import Effects
+from millpond.actors.runtime.timers import DeadlineHeap
 from millpond.actors.store.changes import LogSnapshot, MetadataSet
 from millpond.actors.streams.names import FLOWS, results_cell
 
 FLOWS_MAX = 10_000
 BYTES_MAX = 64 * 2**20
+RESULTS_MAX = 2 * BYTES_MAX
+"""The bytes of all flows with the results of their steps."""
 KEEP_S_MAX = 30 * 86_400
 RETRY_S = 5.0
 CHECK_S = 30.0
@@ -80,6 +90,8 @@ _PASSING = (
     Code.IDS_EXHAUSTED,
 )
 """Refusals that end by themselves: the job is sent again."""
+
+NO_ROOM = "there is no room for its result"
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +124,8 @@ class StoredFlow(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class StepStatus(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """The status of a step. `data` is the record of its result, `reason` why it has none."""
+    """The status of a step. `job` is the latest one of it. `data` is the record of its result,
+    `reason` why it has none."""
 
     state: StepState = StepState.WAITING
     job: int = 0
@@ -123,7 +136,7 @@ class StepStatus(msgspec.Struct, frozen=True, gc=False, array_like=True):
 class Flow:
     """A flow in memory."""
 
-    __slots__ = ("header", "number", "size", "statuses", "steps")
+    __slots__ = ("followers", "header", "number", "size", "statuses", "steps")
 
     def __init__(
         self,
@@ -136,6 +149,11 @@ class Flow:
         self.header = header
         self.steps = steps
         self.statuses = statuses
+        self.followers: list[list[int]] = [[] for _ in steps]
+        """Of each step, those that wait for it."""
+        for at, step in enumerate(steps):
+            for each in step.after:
+                self.followers[each].append(at)
         self.size = sum(len(step.data) for step in steps)
         self.size += sum(len(status.data) for status in statuses)
 
@@ -147,8 +165,7 @@ class Flow:
     @property
     def last_steps(self) -> list[int]:
         """The steps that no other one waits for."""
-        awaited = {each for step in self.steps for each in step.after}
-        return [at for at in range(len(self.steps)) if at not in awaited]
+        return [at for at, followers in enumerate(self.followers) if not followers]
 
     @property
     def state(self) -> m.FlowState:
@@ -195,7 +212,17 @@ Raises ValueError for what no job can have."""
 class Flows:
     """The behaviour of the cell. Implements `Behaviour` and `ClockObserver`."""
 
-    __slots__ = ("_by_key", "_bytes", "_check_at", "_encode_job", "_flows", "_retry_at", "deadline")
+    __slots__ = (
+        "_by_key",
+        "_bytes",
+        "_check_at",
+        "_encode_job",
+        "_ended",
+        "_expiries",
+        "_flows",
+        "_retry_at",
+        "deadline",
+    )
     unanswered: tuple[()] = ()
 
     def __init__(self, snapshot: LogSnapshot, encode_job: EncodeFlowJob) -> None:
@@ -209,8 +236,15 @@ class Flows:
             (each.header.channel, each.header.key): number for number, each in self._flows.items()
         }
         self._bytes = sum(flow.size for flow in self._flows.values())
+        self._expiries: DeadlineHeap[int] = DeadlineHeap(self._is_expiry)
+        self._ended: dict[int, None] = {}
+        """The flows that have ended, the first ones first."""
+        ended = [flow for flow in self._flows.values() if flow.header.ended_ms]
+        for flow in sorted(ended, key=lambda flow: flow.header.ended_ms):
+            self._add_ended(flow)
         self._retry_at: dict[tuple[int, int], float] = {}
-        """When the job of a pending step is sent again; those without a time are sent at once."""
+        """When the job of each pending step is sent again, in flows that are not cancelled."""
+        self._retry_all()
         self._check_at = -inf
         self.deadline = -inf if self._flows else inf
 
@@ -226,8 +260,28 @@ class Flows:
         """Flows wait for jobs, and jobs for the clock."""
 
     def limit_deadlines(self, now: float) -> None:
-        self._retry_at.clear()
+        self._retry_all()
         self._check_at = self.deadline = -inf
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Flows that have not ended, those that have, and the bytes of all."""
+        return len(self._flows) - len(self._ended), len(self._ended), self._bytes
+
+    def _retry_all(self) -> None:
+        """Send the jobs of all pending steps again."""
+        for flow in self._flows.values():
+            if not flow.header.ended_ms and not flow.header.is_cancelled:
+                for at, status in enumerate(flow.statuses):
+                    if status.state is StepState.PENDING:
+                        self._retry_at[flow.number, at] = -inf
+
+    def _is_expiry(self, when: float, number: int) -> bool:
+        return number in self._ended and _expiry(self._flows[number]) == when
+
+    def _add_ended(self, flow: Flow) -> None:
+        self._ended[flow.number] = None
+        self._expiries.add(_expiry(flow), flow.number)
 
     def handle(self, batch: Batch, now: float) -> Effects:
         effects = Effects()
@@ -238,15 +292,11 @@ class Flows:
 
     def wake(self, now: float) -> Effects:
         effects = Effects()
-        for flow in list(self._flows.values()):
-            header = flow.header
-            if header.ended_ms and header.ended_ms / 1000 + header.keep_s <= now:
-                self._forget(flow, effects)
-        for flow in self._flows.values():
-            for at, status in enumerate(flow.statuses):
-                if status.state is StepState.PENDING and not flow.header.is_cancelled:
-                    if now >= self._retry_at.get((flow.number, at), -inf):
-                        self._send(flow, at, now, effects)
+        for number in self._expiries.due(now):
+            self._forget(self._flows[number], effects)
+        for number, at in list(self._retry_at):
+            if now >= self._retry_at.get((number, at), inf):
+                self._send(self._flows[number], at, now, effects)
         if now >= self._check_at:
             self._check_at = now + CHECK_S
             self._check(effects)
@@ -254,18 +304,10 @@ class Flows:
         return effects
 
     def _set_deadline(self) -> None:
-        self.deadline = min(self._deadlines(), default=inf)
-
-    def _deadlines(self) -> Iterator[float]:
-        is_open = False
-        for header in (flow.header for flow in self._flows.values()):
-            if header.ended_ms:
-                yield header.ended_ms / 1000 + header.keep_s
-            else:
-                is_open = True
-        if is_open:
-            yield self._check_at
-            yield from self._retry_at.values()
+        has_open = len(self._flows) > len(self._ended)
+        check_at = self._check_at if has_open else inf
+        retry_at = min(self._retry_at.values(), default=inf)
+        self.deadline = min(self._expiries.next_at, check_at, retry_at)
 
     def _take(self, port: Port | None, message: CellMessage, now: float, effects: Effects) -> None:
         match message:
@@ -277,6 +319,8 @@ class Flows:
                 self._stored(message, now, effects)
             case FlowJobFailed():
                 self._failed(message, now, effects)
+            case FlowJobRequeued():
+                self._requeued(message, now, effects)
             case FlowJobsGone(places=places):
                 for number, at in places:
                     self._fail(number, at, "gone", now, effects, only_queued=True)
@@ -323,7 +367,7 @@ class Flows:
         for at, step in enumerate(steps):
             if any(not 0 <= each < at for each in step.after):
                 return Failed(request, Code.MALFORMED)
-        number = max(self._flows, default=0) + 1
+        number = next(reversed(self._flows), 0) + 1
         number = max(number, round(now * 1000))  # no number comes again, also of forgotten flows
         keep_s = min(request.keep_s, KEEP_S_MAX)
         header = StoredFlow(channel, request.key, keep_s, len(steps), round(now * 1000))
@@ -343,10 +387,8 @@ class Flows:
 
     def _make_room(self, size: int, effects: Effects) -> None:
         """Forget flows that have ended, the first ones first."""
-        ended = [flow for flow in self._flows.values() if flow.header.ended_ms]
-        ended.sort(key=lambda flow: flow.header.ended_ms, reverse=True)
-        while ended and (len(self._flows) >= FLOWS_MAX or self._bytes + size > BYTES_MAX):
-            self._forget(ended.pop(), effects)
+        while self._ended and (len(self._flows) >= FLOWS_MAX or self._bytes + size > BYTES_MAX):
+            self._forget(self._flows[next(iter(self._ended))], effects)
 
     def _found(self, request: m.GetFlow, flow: Flow) -> JobReply:
         last = set(flow.last_steps)
@@ -391,14 +433,21 @@ class Flows:
             return
         for at, status in enumerate(flow.statuses):
             if status.state in (StepState.FAILED, StepState.SKIPPED):
-                self._set(flow, at, StepStatus(), effects)
-        self._set_header(flow, _replace(flow.header, ended_ms=0, is_cancelled=False), effects)
+                self._set(flow, at, StepStatus(job=status.job), effects)
+        self._reopen(flow, effects)
         self._advance(flow, now, effects)
+
+    def _reopen(self, flow: Flow, effects: Effects) -> None:
+        """The flow goes on."""
+        self._ended.pop(flow.number, None)
+        self._set_header(flow, _replace(flow.header, ended_ms=0, is_cancelled=False), effects)
 
     def _cancel(self, flow: Flow, now: float, effects: Effects) -> None:
         if flow.has_ended:
             return
         self._set_header(flow, _replace(flow.header, is_cancelled=True), effects)
+        for at in range(len(flow.steps)):
+            self._retry_at.pop((flow.number, at), None)
         for at, status in enumerate(flow.statuses):
             if status.state is StepState.WAITING:
                 skipped = StepStatus(StepState.SKIPPED, reason="cancelled")
@@ -416,7 +465,7 @@ class Flows:
                 continue
             match flow.next_state(at):
                 case StepState.PENDING:
-                    self._set(flow, at, StepStatus(StepState.PENDING), effects)
+                    self._set(flow, at, StepStatus(StepState.PENDING, status.job), effects)
                     self._send(flow, at, now, effects)
                 case StepState.SKIPPED:
                     skipped = StepStatus(StepState.SKIPPED, reason="a job before it failed")
@@ -426,6 +475,7 @@ class Flows:
         if flow.has_ended and not flow.header.ended_ms:
             header = _replace(flow.header, ended_ms=max(1, round(now * 1000)))
             self._set_header(flow, header, effects)
+            self._add_ended(flow)
 
     def _send(self, flow: Flow, at: int, now: float, effects: Effects) -> None:
         step, statuses = flow.steps[at], flow.statuses
@@ -435,6 +485,7 @@ class Flows:
         except ValueError as exc:
             log.warning("job of a flow not encoded: flow=%d step=%d: %s", flow.number, at, exc)
             failed = StepStatus(StepState.FAILED, reason="its payload cannot be encoded")
+            self._retry_at.pop((flow.number, at), None)
             self._set(flow, at, failed, effects)
             self._advance(flow, now, effects)
             return
@@ -446,8 +497,9 @@ class Flows:
         found = self._find(answer.flow, answer.step)
         if found is None or found.statuses[answer.step].state is not StepState.PENDING:
             return  # it has ended already
-        if answer.code in _PASSING:
-            return  # sent again in `RETRY_S`
+        is_former = answer.code is None and answer.id == found.statuses[answer.step].job
+        if answer.code in _PASSING or is_former:
+            return  # sent again in `RETRY_S`; a former job of the step is on its way out
         self._retry_at.pop((answer.flow, answer.step), None)
         if answer.code is not None:
             failed = StepStatus(StepState.FAILED, reason=f"refused: {answer.code.name}")
@@ -459,11 +511,16 @@ class Flows:
     def _end(self, port: Port | None, message: m.EndStep, now: float, effects: Effects) -> None:
         """The job of a step is done. Then it leaves its queue, or its result is stored first."""
         flow = self._find(message.flow, message.step)
-        if flow is not None and flow.statuses[message.step].state in _OPEN_JOB:
+        if flow is not None and self._may_end(flow, message.step):
             self._retry_at.pop((message.flow, message.step), None)
-            done = StepStatus(StepState.DONE, message.job, message.data)
+            if flow.statuses[message.step].state is StepState.FAILED:
+                self._revive(flow, effects)
             self._make_room(len(message.data), effects)
-            self._set(flow, message.step, done, effects)
+            ended = StepStatus(StepState.DONE, message.job, message.data)
+            if self._bytes + len(message.data) > RESULTS_MAX:
+                ended = StepStatus(StepState.FAILED, message.job, reason=NO_ROOM)
+            self._set(flow, message.step, ended, effects)
+            self._drop_results(flow, message.step, effects)
             self._advance(flow, now, effects)
         if port is None:
             return
@@ -475,9 +532,54 @@ class Flows:
             cell = results_cell(message.channel)
         effects.forwards += ((cell, Batch(port, [stored])),)
 
+    def _may_end(self, flow: Flow, at: int) -> bool:
+        """Does a job that is done end the step? One that was a dead letter does so too."""
+        state = flow.statuses[at].state
+        if state is StepState.FAILED:
+            return not flow.header.is_cancelled
+        return state in _OPEN_JOB
+
+    def _revive(self, flow: Flow, effects: Effects) -> None:
+        """A step that failed has a job again, or is done: those that were skipped wait again."""
+        self._reopen(flow, effects)
+        for at, status in enumerate(flow.statuses):
+            if status.state is StepState.SKIPPED:
+                self._set(flow, at, StepStatus(job=status.job), effects)
+
+    def _requeued(self, message: FlowJobRequeued, now: float, effects: Effects) -> None:
+        flow = self._find(message.flow, message.step)
+        if flow is None or flow.header.is_cancelled:
+            return
+        if flow.statuses[message.step].state is StepState.FAILED:
+            self._revive(flow, effects)
+            queued = StepStatus(StepState.QUEUED, message.id)
+            self._set(flow, message.step, queued, effects)
+            self._advance(flow, now, effects)
+
+    def _drop_results(self, flow: Flow, at: int, effects: Effects) -> None:
+        """Forget the results that only this step and others that are done have waited for."""
+        if flow.statuses[at].state is not StepState.DONE:
+            return
+        for each in flow.steps[at].after:
+            status = flow.statuses[each]
+            followers = (flow.statuses[other].state for other in flow.followers[each])
+            if status.data and all(state is StepState.DONE for state in followers):
+                self._set(flow, each, _replace(status, data=b""), effects)
+
     def _failed(self, message: FlowJobFailed, now: float, effects: Effects) -> None:
-        self._fail(message.flow, message.step, message.reason, now, effects)
+        if not self._is_former(message):
+            self._fail(message.flow, message.step, message.reason, now, effects)
         effects.posts += ((message.sender, FlowJobKnown(message.id)),)
+
+    def _is_former(self, message: FlowJobFailed) -> bool:
+        """Is this said of a job before the one that the step has, or is about to have?"""
+        flow = self._find(message.flow, message.step)
+        if flow is None or not message.id:
+            return False
+        status = flow.statuses[message.step]
+        if status.state is StepState.PENDING:
+            return status.job == message.id
+        return status.state is StepState.QUEUED and status.job != message.id
 
     def _fail(
         self,
@@ -503,6 +605,8 @@ class Flows:
         are to go."""
         queued: dict[bytes, list[tuple[int, int]]] = {}
         for flow in self._flows.values():
+            if flow.header.ended_ms:
+                continue
             for at, status in enumerate(flow.statuses):
                 if status.state not in _OPEN_JOB:
                     continue
@@ -537,12 +641,18 @@ class Flows:
     def _forget(self, flow: Flow, effects: Effects) -> None:
         number = flow.number
         del self._flows[number]
+        self._ended.pop(number, None)
         del self._by_key[flow.header.channel, flow.header.key]
         self._bytes -= flow.size
         effects.changes.append(MetadataSet(_flow_key(number), None))
         for at in range(len(flow.steps)):
             effects.changes.append(MetadataSet(_place_key(_STEP, number, at), None))
             effects.changes.append(MetadataSet(_place_key(_STATUS, number, at), None))
+
+
+def _expiry(flow: Flow) -> float:
+    """The time at which a flow that has ended is forgotten."""
+    return flow.header.ended_ms / 1000 + flow.header.keep_s
 
 
 def _loaded(number: int, header: StoredFlow, metadata: dict[bytes, bytes]) -> Flow:

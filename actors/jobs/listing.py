@@ -6,11 +6,15 @@ from collections.abc import Iterable, Iterator
 from heapq import merge, nsmallest
 from itertools import islice
 
+from msgspec.structs import replace
+
 from millpond.actors.channels.buffer import Buffer
 from millpond.actors.channels.consumer import Consumer, Lease
 from millpond.actors.channels.dead_letters import PendingDeadLetters
 from millpond.actors.channels.delivery import Delivery
 from millpond.actors.channels.settings import TTL_UNLIMITED
+from millpond.actors.jobs.attributes import JobAttributes
+from millpond.actors.jobs.flow_keys import flow_step_of
 from millpond.actors.jobs.messages import (
     JobRow,
     JobState,
@@ -34,11 +38,17 @@ Page = tuple[tuple[JobRow, ...], bool]
 class JobView:
     """The jobs of a channel at one moment, without those on their way to the dead letters."""
 
-    __slots__ = ("_buffer", "_dead_letters", "_delivery", "_leases", "_now")
+    __slots__ = ("_attributes", "_buffer", "_dead_letters", "_delivery", "_leases", "_now")
 
     def __init__(
-        self, buffer: Buffer, delivery: Delivery, dead_letters: PendingDeadLetters, now: float
+        self,
+        buffer: Buffer,
+        delivery: Delivery,
+        dead_letters: PendingDeadLetters,
+        now: float,
+        attributes: JobAttributes | None = None,
     ) -> None:
+        self._attributes = attributes
         self._buffer = buffer
         self._delivery = delivery
         self._dead_letters = dead_letters
@@ -67,6 +77,7 @@ class JobView:
     def row(self, row: StoredMessage, data_max: int) -> JobRow:
         """The row of a job, with so many bytes of its data."""
         _, lease = self._leases.get(row.id, (None, None))
+        unique = b"" if self._attributes is None else self._attributes.attributes_of(row.id)[1]
         attempt = self._delivery.attempts.get(row.id, 0) if lease is None else lease.attempt
         return JobRow(
             row.id,
@@ -78,6 +89,7 @@ class JobView:
             len(row.data),
             row.data[:data_max],
             *origin_of(row),
+            *place_of(unique),
         )
 
     def workers(self, request: ListWorkers) -> tuple[tuple[WorkerRow, ...], bool]:
@@ -155,12 +167,18 @@ def origin_of(row: StoredMessage) -> tuple[int, str]:
     return (0, "") if row.origin is None else (row.origin.id, row.origin.reason)
 
 
-def dead_letter_row(row: StoredMessage, data_max: int) -> JobRow:
-    """The row of a dead letter."""
+def place_of(unique: bytes) -> tuple[int, int]:
+    """The flow and the step of the job that has this unique key; zeros for others."""
+    return flow_step_of(unique) or (0, 0)
+
+
+def dead_letter_row(row: StoredMessage, unique: bytes, data_max: int) -> JobRow:
+    """The row of a dead letter, with its unique key if it is of a flow."""
     attempts = 0 if row.origin is None else row.origin.attempts
     shown, size = row.data[:data_max], len(row.data)
+    origin, place = origin_of(row), place_of(unique)
     return JobRow(
-        row.id, JobState.DEAD, attempts, 0.0, 0.0, row.expires_at, size, shown, *origin_of(row)
+        row.id, JobState.DEAD, attempts, 0.0, 0.0, row.expires_at, size, shown, *origin, *place
     )
 
 
@@ -168,18 +186,7 @@ def with_all_data(row: JobRow, bytes_max: int) -> JobRow:
     """The row with all its data, or without any where that is too large."""
     if row.size + ROW_BYTES + len(row.reason.encode()) <= bytes_max:
         return row
-    return JobRow(
-        row.id,
-        row.state,
-        row.attempt,
-        row.due,
-        row.leased_until,
-        row.expires_at,
-        row.size,
-        None,
-        row.origin,
-        row.reason,
-    )
+    return replace(row, data=None)
 
 
 def first_page(rows: Iterable[JobRow], limit: int, bytes_max: int) -> Page:

@@ -33,7 +33,8 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
 
     `attempt` counts those that were started. `due` is the end of its delay, `leased_until` of its
     lease; 0: it has none. `expires_at` 0: it does not expire. `origin` is the id that it had before
-    it first became a dead letter, and `reason` tells why; 0 and empty: it never did.
+    it first became a dead letter, and `reason` tells why; 0 and empty: it never did. A job of a
+    flow has its number and its `step` there; 0: it is of none.
     """
 
     id: int
@@ -46,6 +47,8 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
     data: bytes | None
     origin: int = 0
     reason: str = ""
+    flow: int = 0
+    step: int = 0
 
 
 class Missed(Enum):

@@ -40,6 +40,7 @@ from millpond.actors.messages import (
     DeadLettersRequeued,
     Failed,
     FlowJobFailed,
+    FlowJobRequeued,
     JobReply,
     JobRequest,
     Mode,
@@ -80,6 +81,9 @@ class JobChannel(Protocol):
 
     def give_up(self, message_id: int, reason: str, now: float, effects: Effects) -> None:
         """Make a dead letter of a message."""
+
+    def attributes_of(self, message_id: int) -> tuple[float, bytes]:
+        """The time at which a message is due, and its unique key."""
 
 
 def answer_job_request(
@@ -209,7 +213,8 @@ class _JobHandler:
 
     def _view(self) -> JobView:
         channel = self._channel
-        return JobView(channel.buffer, channel.delivery, channel.dead_letters, self._now)
+        dead, attributes = channel.dead_letters, self._attributes
+        return JobView(channel.buffer, channel.delivery, dead, self._now, attributes)
 
     # New jobs.
 
@@ -423,7 +428,7 @@ class _JobHandler:
         channel, count, done = self._channel, 0, []
         for row in request.rows:
             if row.id not in channel.keys.rows:
-                if not self._add_again(row):
+                if not self._add_again(row, request.flow_keys.get(row.id, b"")):
                     break
                 count += 1
             done.append(row.id)
@@ -434,7 +439,7 @@ class _JobHandler:
         more = request.more or len(done) < len(request.rows)
         return m.DeadLettersDone(request.number, count, more)
 
-    def _add_again(self, row: StoredMessage) -> bool:
+    def _add_again(self, row: StoredMessage, flow_key: bytes) -> bool:
         channel, now, effects = self._channel, self._now, self._effects
         publisher, size = channel.publisher, len(row.data)
         if not publisher.quota.fits(size):
@@ -442,4 +447,10 @@ class _JobHandler:
             if not publisher.quota.fits(size):
                 return False
         ttl, origin = publisher.ttl_of(0), row.origin or Origin(row.id, 0, "")
-        return bool(publisher.add(row.id, ttl, row.data, now, effects, 0, origin))
+        message_id = publisher.add(row.id, ttl, row.data, now, effects, 0, origin)
+        place = flow_step_of(flow_key)
+        if message_id and place is not None and self._attributes.find(flow_key) is None:
+            # It is the job of its step again, unless the flow has put another one meanwhile.
+            self._attributes.claim(message_id, flow_key, effects.changes)
+            effects.posts += ((FLOWS, FlowJobRequeued(*place, message_id)),)
+        return bool(message_id)

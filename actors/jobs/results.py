@@ -68,6 +68,11 @@ class JobResults:
         self.deadline = -inf if self._records else inf
 
     @property
+    def counts(self) -> tuple[int, int]:
+        """The number of records, and their bytes."""
+        return len(self._records), self._bytes
+
+    @property
     def is_empty(self) -> bool:
         return not self._records
 

@@ -34,8 +34,8 @@ class Lag(msgspec.Struct):
 
 
 class CellTotals(msgspec.Struct):
-    """Totals of all channels in memory, the lag of subscribers and consumer groups, and the number
-    of cells that refuse requests."""
+    """Totals of all channels in memory, the lag of subscribers and consumer groups, the records of
+    jobs, and the number of cells that refuse requests."""
 
     channels: int = 0
     leased: int = 0
@@ -44,6 +44,8 @@ class CellTotals(msgspec.Struct):
     subscribers: int = 0
     subscriber_lag: Lag = msgspec.field(default_factory=Lag)
     group_lag: Lag = msgspec.field(default_factory=Lag)
+    job_records: int = 0
+    job_record_bytes: int = 0
     quarantined: int = 0
     unreadable: int = 0
 

@@ -9,6 +9,7 @@ from anyio.lowlevel import checkpoint
 
 from millpond.actors.channels.channel import Channel
 from millpond.actors.errors import Code
+from millpond.actors.jobs.results import JobResults
 from millpond.actors.runtime.cell import Cell
 from millpond.node.admin import StatusSources
 from millpond.node.http.health import RightsOf, rejection_of
@@ -98,6 +99,10 @@ def _count(cell: Cell, totals: CellTotals) -> int:
     totals.quarantined += cell.refusal is Code.QUARANTINED
     totals.unreadable += cell.refusal is Code.STORAGE_FAILED
     behaviour = cell.behaviour
+    if isinstance(behaviour, JobResults):
+        count, size = behaviour.counts
+        totals.job_records += count
+        totals.job_record_bytes += size
     if not isinstance(behaviour, Channel):
         return 1
     info, lags = behaviour.info, behaviour.lags

@@ -24,11 +24,12 @@ from prometheus_client.utils import floatToGoString
 
 from millpond.actors.channels.context import DeliveryCounters
 from millpond.actors.histogram import Histogram
+from millpond.actors.jobs.flows import Flows
 from millpond.actors.jobs.schedules import ScheduleCounters, Schedules, ScheduleTotals
 from millpond.actors.runtime.scheduler import RuntimeCounters
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.stats import JournalStats
-from millpond.actors.streams.names import SCHEDULES
+from millpond.actors.streams.names import FLOWS, SCHEDULES
 from millpond.actors.subscriptions.context import SubscriptionCounters
 from millpond.node.admin import StatusSources
 from millpond.node.environment import installed_version
@@ -121,6 +122,13 @@ class _Snapshot(Collector):
             "Age of the oldest moment of a schedule whose job is not stored (0 = none).",
             schedules.waits_s,
         )
+        flows = status.scheduler.view(FLOWS)
+        running, ended, size = flows.counts if isinstance(flows, Flows) else (0, 0, 0)
+        yield "flows", "Flows of jobs that have not ended.", running
+        yield "flows_ended", "Flows that have ended and are kept.", ended
+        yield "flow_bytes", "Bytes of all flows, with the results of their steps.", size
+        yield "job_records", "Results and progress of jobs that are kept.", totals.job_records
+        yield "job_record_bytes", "Bytes of these.", totals.job_record_bytes
         subscriptions = self._sources.subscriptions
         yield "subscriptions", "Subscriptions.", len(subscriptions.index.cells)
         yield (

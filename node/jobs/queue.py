@@ -496,8 +496,9 @@ class Queue(Openable):
 
         They keep their data, due times and the rest of their ttl, and get new ids and attempts; a
         unique key ends, and a producer that waits gets no result. Jobs that run stay: a named one
-        is LeaseLost. A named job may be a dead letter. After an error or a crash a job may be in
-        both queues; moving it once more puts no second one.
+        is LeaseLost. A named job may be a dead letter. Jobs of flows stay as well: a named one is a
+        ValueError. After an error or a crash a job may be in both queues; moving it once more puts
+        no second one.
         """
         if to == self.name:
             raise ValueError("a queue's jobs do not move to the queue itself")
@@ -518,12 +519,17 @@ class Queue(Openable):
                 return len(ids)
             waiting = self.select(where or JobFilter(), "ready", "delayed")
             async for row in await stack.enter_async_context(aclosing(waiting)):
+                if row.flow:
+                    continue
                 with suppress(LeaseLost, NotFound):  # a worker was faster
                     await self._move(row, mover, target)
                     count += 1
             return count
 
     async def _move(self, job: JobInfo, mover: Channel, target: Channel) -> None:
+        if job.flow:
+            text = f"job {job.id} is step {job.step} of flow {job.flow}"
+            raise ValueError(f"{text}, and jobs of flows stay in their queues")
         if job.state not in ("delayed", "dead"):  # no worker gets it meanwhile
             job = job_info(await ask(mover, Operation.TAKE, id=job.id))
         data = await mover.get(job.id) if job.data is None else job.data
@@ -536,7 +542,7 @@ class Queue(Openable):
         try:
             while True:
                 try:
-                    await ask(target, Operation.PUT, **fields)
+                    put = await ask(target, Operation.PUT, **fields)
                     break
                 except KeyReused:  # of another client, by chance: nothing was stored
                     fields["key"] = (fields["key"] + 1) % KEYS
@@ -546,8 +552,13 @@ class Queue(Openable):
             raise
         if job.state == "dead":
             await ask(mover, Operation.DEAD_PURGE, ids=[job.id])
-        else:
+            return
+        try:
             await ask(mover, Operation.CANCEL, id=job.id)
+        except NotFound:  # it was due meanwhile, and a worker has done it
+            with suppress(NotFound):
+                await ask(target, Operation.CANCEL, id=put["id"])
+            raise
 
     async def workers(self) -> AsyncIterator[WorkerInfo]:
         """The connections that take jobs of the queue, with the jobs that they hold."""

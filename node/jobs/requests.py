@@ -51,7 +51,8 @@ class JobInfo(msgspec.Struct, frozen=True):
     """A job as the node has it. Times in ms since 1970, 0 where there is none.
 
     `data` is cut in lists, and None where it does not fit. `origin` and `reason`, of a dead letter
-    or a job that was one: its id before, and why its attempts ended.
+    or a job that was one: its id before, and why its attempts ended. A job of a flow has the id of
+    the flow and its `step` there, which counts from 0; `flow` is 0 for other jobs.
     """
 
     id: int
@@ -64,6 +65,8 @@ class JobInfo(msgspec.Struct, frozen=True):
     data: bytes | None = None
     origin: int = 0
     reason: str = ""
+    flow: int = 0
+    step: int = 0
 
 
 class QueueCounts(msgspec.Struct, frozen=True):

@@ -280,8 +280,9 @@ class Queue(BlockingContext[AsyncQueue]):
 
         They keep their data, due times and the rest of their ttl, and get new ids and attempts; a
         unique key ends, and a producer that waits gets no result. Jobs that run stay: a named one
-        is LeaseLost. A named job may be a dead letter. After an error or a crash a job may be in
-        both queues; moving it once more puts no second one.
+        is LeaseLost. A named job may be a dead letter. Jobs of flows stay as well: a named one is a
+        ValueError. After an error or a crash a job may be in both queues; moving it once more puts
+        no second one.
         """
         return self._await(self._async.move, to, ids, where=where)
 

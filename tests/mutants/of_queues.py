@@ -10,10 +10,13 @@ BACKLOG = "actors/channels/ranked_backlog.py"
 LIMITS = "actors/channels/queue_limits.py"
 SETTINGS = "actors/queue_settings.py"
 SCHEDULES = "actors/jobs/schedules.py"
+FLOWS = "actors/jobs/flows.py"
 CHANNEL = "actors/channels/channel.py"
 OF_LIMITS = "tests/actors/channels/test_queue_limits.py::"
 OF_SETTINGS = "tests/node/jobs/test_queue_settings.py::"
 OF_SCHEDULES = "tests/node/jobs/test_schedules.py::"
+OF_FLOWS = "tests/actors/jobs/test_flow_cell.py::"
+OF_NODE_FLOWS = "tests/node/jobs/test_flows.py::"
 OF_FORGOTTEN = "tests/actors/jobs/test_forgotten_schedules.py::"
 
 QUEUE_MUTANTS: tuple[Mutant, ...] = (
@@ -221,5 +224,81 @@ QUEUE_MUTANTS: tuple[Mutant, ...] = (
         "gone = [n for n in numbers if self._is_of(channel, n)]",
         OF_FORGOTTEN
         + "test_a_channel_asks_for_the_schedules_that_it_remembers_and_forgets_the_others",
+    ),
+    Mutant(
+        "a failure that is told twice fails the next job of its step",
+        Fault.QUEUES,
+        FLOWS,
+        "        if not self._is_former(message):\n",
+        "        if True:\n",
+        OF_FLOWS + "test_a_failure_that_is_told_twice_does_not_fail_the_next_job_of_its_step",
+    ),
+    Mutant(
+        "the job of a step that is on its way out is taken for the next one",
+        Fault.QUEUES,
+        FLOWS,
+        "        if answer.code in _PASSING or is_former:\n",
+        "        if answer.code in _PASSING:\n",
+        OF_FLOWS + "test_a_job_on_its_way_out_is_not_taken_for_the_next_one",
+    ),
+    Mutant(
+        "a dead letter that runs again ends no step",
+        Fault.QUEUES,
+        FLOWS,
+        "            return not flow.header.is_cancelled\n",
+        "            return False\n",
+        OF_FLOWS + "test_a_dead_letter_that_runs_again_ends_its_step",
+    ),
+    Mutant(
+        "a dead letter that is put back is outside of its flow",
+        Fault.QUEUES,
+        CHANNEL,
+        "            if dead.flow_key:  #",
+        "            if False:  #",
+        OF_NODE_FLOWS + "test_a_dead_letter_that_is_put_back_is_the_job_of_its_step_again",
+    ),
+    Mutant(
+        "results of steps without end",
+        Fault.QUEUES,
+        FLOWS,
+        "            if self._bytes + len(message.data) > RESULTS_MAX:\n",
+        "            if False:\n",
+        OF_FLOWS + "test_results_have_a_limit_and_their_steps_fail_above_it",
+    ),
+    Mutant(
+        "a cancelled flow wakes without a pause",
+        Fault.QUEUES,
+        FLOWS,
+        "            self._retry_at.pop((flow.number, at), None)\n        for at, status",
+        "            pass\n        for at, status",
+        OF_FLOWS
+        + "test_a_cancelled_flow_whose_channel_does_not_answer_is_asked_again_now_and_then",
+    ),
+    Mutant(
+        "a pending job is not sent again after a restart",
+        Fault.QUEUES,
+        FLOWS,
+        "        self._retry_all()\n        self._check_at = -inf\n",
+        "        self._check_at = -inf\n",
+        OF_FLOWS + "test_pending_jobs_are_sent_again_after_a_restart_and_flows_go_in_their_time",
+    ),
+    Mutant(
+        "a step that waits is put before the others have ended",
+        Fault.QUEUES,
+        FLOWS,
+        """                case _:
+                    state = StepState.WAITING
+        return state
+""",
+        "        return state\n",
+        OF_NODE_FLOWS + "test_a_join_sees_the_results_of_its_group_in_their_order",
+    ),
+    Mutant(
+        "a job of a flow is stored each time that it is sent",
+        Fault.QUEUES,
+        CHANNEL,
+        "                attributes.claim(outcome, unique, effects.changes)\n",
+        "                pass\n",
+        OF_NODE_FLOWS + "test_a_job_that_is_cancelled_or_purged_fails_its_step",
     ),
 )

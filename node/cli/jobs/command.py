@@ -389,7 +389,10 @@ async def _move(args: argparse.Namespace, queue: Queue) -> None:
     _check_selection(args)
     if args.to == queue.name:
         raise usage_error("the queues are the same")
-    count = await queue.move(args.to, args.ids or None, where=filter_of(args))
+    try:
+        count = await queue.move(args.to, args.ids or None, where=filter_of(args))
+    except ValueError as exc:  # a job of a flow
+        raise Failure(str(exc)) from exc
     if args.json:
         print_json({"count": count})
     else:

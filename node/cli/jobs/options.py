@@ -132,6 +132,8 @@ def row_fields(row: JobInfo) -> dict[str, Any]:
     fields["size"] = row.size
     if row.reason:
         fields |= {"origin": str(row.origin), "reason": row.reason}
+    if row.flow:
+        fields |= {"flow": str(row.flow), "step": row.step}
     return fields
 
 

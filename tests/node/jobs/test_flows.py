@@ -177,3 +177,79 @@ async def test_flows_that_cannot_be_are_refused(
         await queue.put_flow(Step("a", 1))
         with pytest.raises(BufferFull):
             await queue.put_flow(Step("a", 1))
+
+
+async def test_a_dead_letter_that_is_put_back_is_the_job_of_its_step_again(
+    setup: JobSetup,
+) -> None:
+    async with setup.queue() as queue, setup.working(TASKS):
+        flow = await queue.put_flow(chain(Step(refuse, "no"), Step(add, 1), Step(add)))
+        with pytest.raises(JobFailed, match="no"):
+            await queue.flow_result(flow, 60)
+        (dead,) = [each async for each in queue.jobs("dead")]
+        assert (dead.flow, dead.step) == (flow, 0)
+        assert await queue.retry_dead() == 1
+        with pytest.raises(JobFailed, match="no"):
+            await queue.flow_result(flow, 60)
+        assert [each.state for each in (await queue.flow(flow)).steps][1:] == ["skipped"] * 2
+        BROKEN.clear()
+        assert await queue.retry_dead() == 1
+        assert await queue.flow_result(flow, 60) == 3
+        assert (await queue.flow(flow)).state == "done"
+        assert [each async for each in queue.jobs()] == []
+
+
+async def test_a_dead_letter_beside_a_retried_flow_puts_no_step_twice(setup: JobSetup) -> None:
+    async with setup.queue() as queue:
+        async with setup.working(TASKS):
+            flow = await queue.put_flow(chain(Step(refuse, "no"), Step(add, 1)))
+            with pytest.raises(JobFailed, match="no"):
+                await queue.flow_result(flow, 60)
+        await queue.retry_flow(flow)
+        await anyio.sleep(1)
+        assert await queue.retry_dead() == 1
+        jobs = [each async for each in queue.jobs()]
+        assert sorted(each.flow for each in jobs) == [0, flow], "the other is outside of the flow"
+        BROKEN.clear()
+        async with setup.working(TASKS):
+            assert await queue.flow_result(flow, 60) == 2
+        assert [name for name, *_ in SEEN] == ["add"]
+
+
+async def test_jobs_of_flows_stay_in_their_queue(setup: JobSetup) -> None:
+    async with setup.queue() as queue, setup.queue("other") as other:
+        flow = await queue.put_flow(Step(add, 1))
+        await anyio.sleep(1)
+        (job,) = [each async for each in queue.jobs()]
+        lone = await queue.put(7)
+        with pytest.raises(ValueError, match=f"step 0 of flow {flow}"):
+            await queue.move("other", [job.id])
+        assert await queue.move("other") == 1
+        assert [each.id async for each in queue.jobs()] == [job.id]
+        (moved,) = [each async for each in other.jobs()]
+        assert moved.id != lone.id and moved.flow == 0
+
+
+async def test_a_delayed_job_that_a_worker_does_while_it_moves_is_not_in_the_other_queue(
+    setup: JobSetup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[int] = []
+
+    async def handler(_: int, job: Job) -> None:
+        done.append(job.id)
+
+    async with setup.queue() as queue, setup.queue("other") as other:
+        put = await queue.put(1, due=30)
+        (job,) = [each async for each in queue.jobs()]
+        async with setup.working(handler, "mail"):
+            await setup.until(lambda: done)
+            found = monkeypatch.context()
+            with found as patch:
+
+                async def shown(_: int) -> object:
+                    return job  # as it was before its time
+
+                patch.setattr(queue, "show", shown)
+                with pytest.raises(NotFound):
+                    await queue.move("other", [put.id])
+        assert [each async for each in other.jobs()] == []

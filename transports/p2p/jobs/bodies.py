@@ -349,7 +349,7 @@ class FlowPageBody(msgspec.Struct, frozen=True):
 
 class RowBody(msgspec.Struct, frozen=True, omit_defaults=True):
     """A job. `data` is nil where it does not fit; of dead letters and those that were, `origin`
-    is the id they had and `reason` what they died of."""
+    is the id they had and `reason` what they died of; of jobs of a flow, its number and `step`."""
 
     id: int
     state: m.JobState
@@ -361,6 +361,8 @@ class RowBody(msgspec.Struct, frozen=True, omit_defaults=True):
     data: bytes | None
     origin: int = 0
     reason: str = ""
+    flow: int = 0
+    step: int = 0
 
 
 class PageBody(msgspec.Struct, frozen=True):
@@ -640,6 +642,8 @@ def _row(row: m.JobRow) -> RowBody:
         row.data,
         row.origin,
         row.reason,
+        row.flow,
+        row.step,
     )
 
 
