@@ -233,8 +233,8 @@ class Config:
     Without it they are dropped."""
     allow_plain_peers: bool = False
     """Exchange messages with peers on other machines without TLS where they have none (earlier
-    versions). Whoever is on the way can then swallow messages and forge receipts. Without it a peer
-    that connects so is refused (`ff 80 f8`), and none is connected to so."""
+    versions). An attacker on the way can then swallow messages and forge receipts. Without it a
+    peer that connects so is refused (`ff 80 f8`), and none is connected to so."""
     delivery_tokens_required: bool = False
     """A relay takes messages for its contacts only from nodes that have the delivery token of the
     recipient, from its card. Without it contacts and relays of the relay may leave messages for all

@@ -59,7 +59,7 @@ class SelfConnection(PeerMismatch):
 class NotEncrypted(HandshakeRefused):
     """A connection to another machine without TLS, over which no token and no identity are sent.
 
-    Whoever is on the way could read a token, and could change everything that follows the proof of
+    An attacker on the way could read a token, and could change everything that follows the proof of
     an identity. Nothing was sent.
     """
 
