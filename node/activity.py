@@ -45,7 +45,7 @@ T = TypeVar("T")
 _Place = tuple[float, int, bytes, T]
 """The rate of a cell, its backlog, its name and its behaviour."""
 Counts = tuple[int, int]
-"""What went in and what went out."""
+"""Counts of what went in, and of what went out."""
 NONE: Counts = (0, 0)
 
 
@@ -299,7 +299,7 @@ class ActivitySampler:
 
 
 class _Rates:
-    """What happened a second between two samples."""
+    """Rates by the second between two samples."""
 
     def __init__(self, base: _Sample, sample: _Sample) -> None:
         self._base = base

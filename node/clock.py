@@ -1,7 +1,7 @@
 """The node's clock: trusted time in seconds since the Unix epoch, which never steps back.
 
-Trusted time is the wall clock at the start, and runs with the monotonic clock from then on. What
-expires, expires by it. Three rules say what becomes of the difference to the wall clock:
+Trusted time is the wall clock at the start, and runs with the monotonic clock from then on.
+Deadlines are compared with it. Three rules say what becomes of the difference to the wall clock:
 
 - **Behind**: trusted time runs on. Nothing that expired comes back, and no deadline moves.
 - **Ahead by little** (up to JUMP_S_MAX), **or by a time that is proven**: a sleep of the machine,

@@ -317,7 +317,7 @@ class Services:
 
 
 def _fields(summary: ConnectionSummary) -> dict[str, Field]:
-    """What events tell of a connection."""
+    """The fields of a connection's events."""
     fields: dict[str, Field] = {
         "connection": summary.number,
         "listener": summary.listener,

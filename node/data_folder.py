@@ -382,7 +382,7 @@ class OfflineStore:
 
     def write_all(self, writes: Iterable[tuple[bytes, Sequence[Change]]]) -> Fault | None:
         """Keep the changes of several names, in order and with one sync; on the disk when this
-        returns None. What belongs to a damaged name is left out: that stays damaged."""
+        returns None. Changes of a damaged name are left out: it stays damaged."""
         faults: list[Fault] = []
 
         def done(name: bytes, fault: Fault | None) -> None:

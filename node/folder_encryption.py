@@ -84,7 +84,8 @@ class FolderConversion:
         sync_folder(self._folder)
 
     def change_passphrase(self, new: bytes) -> None:
-        """Put the data key under another passphrase. What was begun before stays begun."""
+        """Put the data key under another passphrase. An unfinished encryption or decryption stays
+        unfinished."""
         key, state = read_data_key(self._folder, self._passphrase)
         write_data_key(self._folder, key, state, new, self._entropy, self._cost)
 

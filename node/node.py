@@ -527,7 +527,7 @@ class Node:
         is_ahead = is_corrected = False
         while True:
             await anyio.sleep(RESYNC_S)
-            # What was corrected since the last look may be on no disk yet.
+            # Deadlines that were corrected since the last look may be on no disk yet.
             if is_corrected and self._store.health.is_writable:
                 self._clock_store.was_set_back = False
             is_corrected = not self._channels.uncorrected

@@ -107,7 +107,7 @@ class IdempotencyKeys:
         return left
 
     def move(self, origin: int, now: float) -> StoredMessage | StoredKey | None:
-        """What stands for a message that moved here."""
+        """The message that moved here, or the key that is left of it; None: neither."""
         known = self.rows.get(MOVE_KEYS | origin)
         return known if known is not None and known.until > now else None
 

@@ -89,7 +89,7 @@ class ScheduleRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class OnFailure(Enum):
-    """What becomes of the steps that wait for one that failed: they are skipped, they run all the
+    """The fate of steps that wait for one that failed: they are skipped, they run all the
     same, or they wait until it is retried."""
 
     FAIL = "fail"

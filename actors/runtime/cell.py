@@ -1,7 +1,7 @@
 """Cells: actors that are plain objects with a synchronous `handle`, without a task.
 
-A cell's behaviour may crash and be built anew from the store. What must outlive it belongs to the
-cell: the mailbox, the attached connections, and effects that wait for the store.
+A cell's behaviour may crash and be built anew from the store. Everything that must outlive it
+belongs to the cell: the mailbox, the attached connections, and effects that wait for the store.
 """
 
 from __future__ import annotations

@@ -93,7 +93,8 @@ class Disk(Protocol):
 
     def connect(self, path: Path) -> sqlite3.Connection:
         """Open an SQLite file that exists, in autocommit mode, for one thread at a time. May raise
-        sqlite3.Error. What a COMMIT returned for is on the disk (`synchronous = FULL`)."""
+        sqlite3.Error. Once COMMIT returns, the transaction is on the disk
+        (`synchronous = FULL`)."""
 
 
 class OsFile:

@@ -137,7 +137,7 @@ def recover(
         catalog.close()
         catalog = opening.replace(str(exc))
         found = _recover(folder, disk, durability, pool, copied, catalog, opening, rest_after)
-    # What recovery changed, it would change again; what follows, the copy does not know.
+    # Recovery would make its own changes again from the copy; later ones the copy does not have.
     remove_copy(folder, disk)
     return found
 

@@ -41,7 +41,8 @@ class WorkerTask(Generic[Item, Result]):
     """The work of a worker: `run` off the loop, then `done` in the loop's thread.
 
     `run` gets up to `batch_max` items that wait, and an empty list when none came for `idle_s()`
-    seconds (None: it is not woken). What it raises is given to `crashed`, in the loop's thread.
+    seconds (None: it is not woken). An exception of `run` is given to `crashed`, in the loop's
+    thread.
     """
 
     __slots__ = ("batch_max", "crashed", "done", "idle_s", "run")

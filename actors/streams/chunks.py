@@ -301,7 +301,7 @@ def append_end(chunk: Chunk, sequence: int) -> int:
 
 
 def truncate_chunk(chunk: Chunk, end: int) -> Chunk:
-    """The records of a chunk below a sequence within it. What cannot be read stays so."""
+    """The records of a chunk below a sequence within it. A chunk that cannot be read stays so."""
     count = end - chunk.first
     try:
         span = slice_columns(columns_of(chunk), 0, count)

@@ -421,7 +421,7 @@ class Stream:
 
     @property
     def _early_offsets(self) -> Mapping[bytes, int]:
-        """What groups committed before this stream existed."""
+        """Offsets that groups committed before this stream existed."""
         return self._context.directory.early_offsets_of(self._registration.name)
 
     def _forget_early_offsets(self, group: bytes | None, effects: Effects) -> None:

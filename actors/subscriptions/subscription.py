@@ -1,7 +1,7 @@
 """The cell of a subscription: it follows streams, wakes a worker, and keeps its lease.
 
 Streams tell it that they have grown, through the index, once their records are stored; nothing is
-told to subscriptions that do not follow them. What such a notice was lost with (a crash, a full
+told to subscriptions that do not follow them. An event that loses such a notice (a crash, a full
 mailbox) also ends the behaviour, and a behaviour that is built looks up the tails of all its
 streams before it does anything else. So a wake is repeated by a crash, and never lost.
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The access rules of a new node, and the tokens of Prometheus and of clients on this machine. What
-# is there stays; what an interrupted run did not make is made by the next one.
+# The access rules of a new node, and the tokens of Prometheus and of clients on this machine.
+# Existing files stay; files that an interrupted run did not make are made by the next one.
 #   first.sh [DATA [TOKENS]]
 set -eu
 data=${1:-/data} tokens=${2:-/tokens}

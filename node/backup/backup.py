@@ -1,8 +1,8 @@
 """One backup of a running node: what its thread does, file by file.
 
-The order matters. What has the secrets of sealed messages is copied before the moment of the
-snapshot: a message that was read after that is unread in the copy, and can be read again. The
-manifest is last, after everything is synced.
+The order matters. The secrets of sealed messages are copied before the moment of the snapshot: a
+message that was read after that is unread in the copy, and can be read again. The manifest is last,
+after everything is synced.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ IDENTITY_FILES = (
     *("own-tls.key", "own-tls.crt"),
 )
 IDENTITY_FOLDERS = ("prekeys", "known-prekeys")
-"""What makes a node the one that its peers know, and what only that one can read."""
+"""The identity by which peers know the node, and the files that only it can read."""
 OTHER_FILES = ("peers.toml", "access.conf", "data.key", "web-sessions.json")
 PEERS_DB = "peers.db"
 SPACE_FACTOR = 1.05

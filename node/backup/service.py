@@ -134,7 +134,7 @@ class BackupService:
         self._state, self._error = BackupState.FAILED, reason
 
     async def _run(self, store: DurableStore, backup: Backup) -> None:
-        """The whole backup. What goes wrong ends the backup, not the node."""
+        """The whole backup. An error ends the backup, not the node."""
         async with anyio.create_task_group() as watch:
             watch.start_soon(self._watch, backup)
             try:

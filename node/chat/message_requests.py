@@ -275,7 +275,7 @@ class MessageRequests:
         payload = _payload_of(opened.sender, opened.content)
         return payload if isinstance(payload, Text) else None
 
-    # What follows from the address book and from the time.
+    # Effects of the address book and of time.
 
     async def run(self) -> None:
         """Move messages of accepted senders to their chats, and remove what is over, until

@@ -3,9 +3,9 @@
     {"channel": "chat/1", "mode": "pair", "id": "1994170339541856263", "key": "7", "ttl": 60,
      "expires_at": 1763683260.0, "attempts": 0, "data": "hello"}
 
-Numbers of 64 bits are strings. What is not UTF-8 is in `channel_base64` and `data_base64`. A dead
-letter has `origin`, an object of `id`, `attempts` and `reason`. A job that is not due has `due`, in
-seconds since 1970, one of a unique name `unique` or `unique_base64`.
+Numbers of 64 bits are strings. Bytes that are not UTF-8 are in `channel_base64` and `data_base64`.
+A dead letter has `origin`, an object of `id`, `attempts` and `reason`. A job that is not due has
+`due`, in seconds since 1970, one of a unique name `unique` or `unique_base64`.
 """
 
 from __future__ import annotations

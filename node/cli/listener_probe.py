@@ -21,7 +21,7 @@ ALERT = b"\x15\x03"
 
 
 class Found(NamedTuple):
-    """What listens somewhere. `listener` is "" where TLS keeps it hidden."""
+    """The protocol that answers at an address. `listener` is "" where TLS keeps it hidden."""
 
     listener: str
     has_tls: bool
@@ -41,8 +41,8 @@ def probe(address: Address) -> Found | None:
 
 
 def advice(address: Address) -> tuple[str, str] | None:
-    """What is at an address that could not be used, and the hint; None: nothing is known, or it is
-    what the address says."""
+    """The protocol found at an address that could not be used, and the hint; None: nothing is
+    known, or it is the protocol that the address names."""
     found = probe(address)
     if found is None:
         return None

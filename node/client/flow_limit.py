@@ -17,7 +17,7 @@ class _Waiting:
 
 
 class FlowLimit:
-    """A bound of what is in flight. What is larger than `bytes_max` is admitted alone."""
+    """A limit of the requests in flight. One that is larger than `bytes_max` is admitted alone."""
 
     def __init__(self, count_max: int, bytes_max: int) -> None:
         self._count_max = count_max

@@ -33,7 +33,7 @@ _after: list[Callable[[], None]] = []
 def fork_count() -> int:
     """The number of forks between the first process of the program and this one.
 
-    What was made at another count belongs to another process.
+    An object made at another count belongs to another process.
     """
     return _count
 

@@ -24,7 +24,7 @@ class Span(Protocol):
         """The headers that carry this span to others."""
 
     def sent(self, message_id: int | str) -> None:
-        """What is sent has this id."""
+        """The sent message or job has this id."""
 
     def failed(self, error: BaseException | None, text: str) -> None:
         """The work did not succeed; the span goes on."""
@@ -34,7 +34,7 @@ class OpenSpan(Protocol):
     """A span of what is sent, which is not the current one of any task."""
 
     def end(self, message_id: int | str | None, error: BaseException | None) -> None:
-        """What is sent has this id, or failed."""
+        """The sent message or job has this id, or the request failed."""
 
 
 class Tracing(Protocol):

@@ -188,7 +188,7 @@ def _disk(folder: Path) -> tuple[int, int]:
 
 
 def _findings(sources: StatusSources, store: StoreOverview | None) -> Iterator[Finding]:
-    """What is wrong, the worst first."""
+    """The problems of the node, the worst first."""
     clock = sources.clock
     if sources.is_draining:
         yield Finding("bad", "The node is stopping: it takes no new connections.")

@@ -205,7 +205,7 @@ class NameScan:
             self._groups.offer((stream, group), lag + 1)
 
     def rows(self, directory: Directory, oldest: dict[bytes, float]) -> NamedMetrics:
-        """What is shown, at this moment. `oldest` has the time of the oldest message of channels
+        """The shown rows, at this moment. `oldest` has the time of the oldest message of channels
         when they were loaded last: while one is at rest, that is still the oldest."""
         found = NamedMetrics()
         if not self._count_max:

@@ -14,9 +14,9 @@ from millpond.node.jobs.requests import Operation, ask
 JOBS_MAX = 10_000
 BYTES_MAX = 8 * 2**20
 _JOB_BYTES = 5
-"""What a job takes in a packet beside its own bytes."""
+"""Overhead of a job in a packet."""
 _PACKET_BYTES = 256
-"""What a packet has beside the jobs."""
+"""Overhead of a packet, without that of its jobs."""
 
 
 def encoded(payloads: Iterable[object], body: JobMessage) -> list[bytes]:

@@ -60,7 +60,7 @@ class FoundRecord(msgspec.Struct, frozen=True):
 
     @property
     def progress(self) -> JobProgress:
-        """What is known of the progress."""
+        """The known progress of the job."""
         found = self.record
         if found is None:
             return JobProgress(self.state)

@@ -524,7 +524,7 @@ class Deliveries:
             )
             return None
 
-    # What peers say.
+    # Notices of peers.
 
     def on_seen(self, peer: bytes, seen: tuple[Seen, ...], floor: int) -> None:
         """Take account of what a peer has of the messages to it."""

@@ -4,8 +4,8 @@ A message in the own mailbox is opened in a worker thread; then the sender, the 
 counter decide. An accepted message is recorded first (`peers.db`), together with its id in the
 mailbox. Then it is put into its channel, sealed for this disk; the same commit has the channel
 remember that id. Then the sender is told, and the copy in the mailbox is acknowledged. The record
-is removed with those of later messages, and only then does the channel forget the id. What it is
-not told because of a crash, it hears with the first message into it in a later run.
+is removed with those of later messages, and only then does the channel forget the id. If a crash
+prevents that, the first message into the channel in a later run makes it forget.
 
 So after a crash at any moment, and however much later, a recorded message is in its channel if the
 channel remembers its id. If not, the copy in the mailbox is put there; without a copy, which has

@@ -135,8 +135,8 @@ def is_encrypted(folder: Path) -> bool:
 
 
 def folder_state(folder: Path) -> FolderState | None:
-    """What the file of the data key says without the passphrase; None: there is none, or a damaged
-    one."""
+    """The state in the file of the data key, read without the passphrase; None: there is no file,
+    or a damaged one."""
     try:
         found = _FILE.fullmatch(read_private(folder / FILE_NAME, FILE_BYTES_MAX))
     except (UnsafeFile, OSError):

@@ -85,7 +85,7 @@ class PeerState(msgspec.Struct, array_like=True):
 
 
 class PeerSummary(msgspec.Struct, frozen=True):
-    """What `peers.db` has of a peer for its owner to read.
+    """The part of `peers.db` about one peer that its owner may read.
 
     `version` is that of messages to it (None: the file is encrypted, and its key not known),
     `unconfirmed` the number of those without a receipt.
@@ -298,7 +298,7 @@ class PeerStore:
 
 def rewrite_states(path: Path, key: DataKey, *, is_sealing: bool) -> None:
     """Seal the states and private halves in a file, or unseal them, in one commit; those that are
-    so stay. What they were before is overwritten. Raises PeerStoreError."""
+    so stay. Their earlier bytes are overwritten. Raises PeerStoreError."""
     try:
         with closing(sqlite3.connect(path, isolation_level=None)) as db:
             db.execute("PRAGMA synchronous = FULL")

@@ -30,7 +30,7 @@ class ObjectExists(ReplicaError):
 
 
 class BadReplica(ReplicaError):
-    """What is below the prefix is damaged, of a later version, or no replica at all."""
+    """The objects below the prefix are damaged, of a later version, or no replica at all."""
 
 
 class OtherReplica(ReplicaError):

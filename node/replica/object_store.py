@@ -290,5 +290,5 @@ def _allows_http(environment: Mapping[str, str]) -> bool:
 
 
 def _first_line(error: BaseException) -> str:
-    """What the package says, without what is for its own developers."""
+    """The first line of the package's error; the others are for its own developers."""
     return str(error).strip().partition("\n")[0]

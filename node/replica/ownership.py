@@ -1,7 +1,7 @@
 """The ownership of a replica: one process at a time ships to it.
 
-A claim reads to the end of the journal and makes the next `owner/` object. What keeps the earlier
-owner out is the journal object that follows: numbers are dense, and each is made once.
+A claim reads to the end of the journal and makes the next `owner/` object. The journal object that
+follows keeps the earlier owner out: numbers are dense, and each is made once.
 """
 
 from __future__ import annotations

@@ -52,10 +52,13 @@ Progress = Callable[[int], None]
 
 
 class Restored(msgspec.Struct, frozen=True):
-    """What a data folder was made of: the snapshot, and the journal up to the moment `made_at`
-    (seconds since 1970) and `lsn`, `records` records in `objects` objects. `is_cut`: later objects
-    are there, but belong to a history whose first snapshot was not finished. `damage` names the
-    journal object at which the restoration stopped, if it was to do so."""
+    """The sources of a restored data folder: the snapshot, and the journal up to the moment
+    `made_at` (seconds since 1970) and `lsn`, `records` records in `objects` objects.
+
+    `is_cut`: later objects are there, but belong to a history whose first snapshot was not
+    finished. `damage` names the journal object at which the restoration stopped, if it was to do
+    so.
+    """
 
     manifest: Manifest
     lsn: int

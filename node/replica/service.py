@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 POSITION_S = 5.0
-"""The position is stored so often. What came after it is found again by the last object."""
+"""The position is stored so often. Everything after it is found again by the last object."""
 SNAPSHOT_LOOK_S = 1.0
 SNAPSHOT_RETRY_S = 30.0
 UPLOAD_BYTES_S_MIN = 2**18
@@ -114,8 +114,8 @@ class ReplicaService:
 
     @property
     def rest_after(self) -> int | None:
-        """What to ask the store for when it is opened: the journal behind the position, where there
-        is one."""
+        """The lsn behind which the store returns its journal when it is opened; None: no position
+        is stored."""
         return self.shipper.position.lsn if self._path.exists() else None
 
     def open(self, found: Recovered) -> None:

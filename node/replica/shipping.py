@@ -74,7 +74,7 @@ POSITION_FILE = "replica.json"
 
 
 class ShippingState(StrEnum):
-    """What a node does about its replica: it has not got it yet, ships, or cannot reach it."""
+    """The node's state towards its replica: it does not own it yet, ships, or cannot reach it."""
 
     CLAIMING = "claiming"
     SHIPPING = "shipping"

@@ -79,7 +79,7 @@ def replace_key(folder: Path, now: float) -> OwnCertificate:
     `now`: seconds since 1970. Raises TlsError and OSError.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # Whatever of the two is on disk after a crash: a certificate of another key is made again.
+    # A crash between the two does no harm: a certificate of another key is made again.
     atomic_files.replace(folder / KEY_FILE, make_key())
     return own_certificate(folder, now)
 

@@ -1,8 +1,8 @@
 """A join of two streams: orders with their payments within an hour.
 
-Both are JSON with a field `order`. What belongs together becomes one record of a third stream,
-once, whoever is killed meanwhile. Times are those of the records; what is later than an hour finds
-nobody any more, and Spark forgets what waited for it.
+Both are JSON with a field `order`. Two records that belong together become one record of a third
+stream, once, whatever is killed meanwhile. Times are those of the records; what is later than an
+hour finds nobody any more, and Spark forgets what waited for it.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ class Discovery:
 
 _PARTITION = re.compile(r"(.+)/(0|[1-9]\d{0,2})", re.DOTALL)
 _LITERAL = re.compile(r"[A-Za-z0-9_/-]*(?![*?{])")
-"""What all matches of a pattern begin with, unless it has alternatives."""
+"""The common beginning of a pattern's matches, unless it has alternatives."""
 
 
 def _query_of(subscription: Subscription) -> dict[str, object]:

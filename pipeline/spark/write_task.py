@@ -174,7 +174,8 @@ def _publish(client: NodeClient, stream: str, path: str, plan: bytes) -> str:
 
 
 def _status(client: NodeClient, stream: str, path: str) -> dict[str, Any]:
-    """What the node says of a batch. Raises PipelineError, which names what is not known."""
+    """The status of a batch, as the node has it. Raises PipelineError, which names what is not
+    known."""
     try:
         found: dict[str, Any] = client.request_json("GET", path, stream=stream)
     except PipelineError as error:

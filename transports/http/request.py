@@ -31,7 +31,7 @@ class BadPath(Exception):
 
 
 class Headed(Protocol):
-    """What has the headers of a request: the request, or its head."""
+    """An object with the headers of a request: the request, or its head."""
 
     @property
     def header(self) -> Callable[[bytes], bytes | None]:

@@ -41,7 +41,7 @@ ModeName = Literal["pair", "fanout", "queue"]
 
 U32 = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 U64 = Annotated[int, msgspec.Meta(ge=0)]
-"""What msgspec takes is no more."""
+"""msgspec accepts no integer beyond 64 bits."""
 
 
 class ListBody(msgspec.Struct, frozen=True, omit_defaults=True):

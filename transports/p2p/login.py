@@ -67,7 +67,7 @@ class Login:
         if node.signer is None:
             return Refusal.BAD_PROOF
         if not self._wire.secure and not node.may_prove_plainly(self._wire.host):
-            # What follows the proof could be changed on the way, and forged answers end in loss.
+            # Bytes behind the proof could be changed on the way, and forged answers end in loss.
             node.record_refusal(Refusal.WITHOUT_TLS, self._wire.host)
             return HelloCode.TLS_REQUIRED
         if not node.may_challenge(self._wire.host):

@@ -44,7 +44,7 @@ from millpond.transports.server.pipelined import PipelinedConnection, ReadyAnswe
 from millpond.transports.server.refusals import Refusal
 
 TOPIC_ROW_BYTES = 6
-"""What a row of the answer to ListTopics has besides the name."""
+"""Bytes of a row of the answer to ListTopics besides the name."""
 NAME_SHOWN_MAX = 80
 """So much of a name is in the message of an error."""
 

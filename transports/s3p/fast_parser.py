@@ -1,7 +1,7 @@
 """The fast path of the S3P parser: a whole buffer at once, by splitting it at its line ends.
 
 A bulk string is right if the part before it is the one canonical header of a string as long as it
-is. Whatever is not plainly right, and what is not complete, is left to the incremental parser.
+is. Input that is not plainly right, or not complete, is left to the incremental parser.
 """
 
 from __future__ import annotations

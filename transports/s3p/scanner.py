@@ -31,7 +31,7 @@ class PartialString:
         """The bytes that have to come before it is worth a look."""
         self._blocks: list[bytes] = []
         self._tail = bytearray()
-        """What came behind the blocks, less than one."""
+        """The bytes behind the blocks, fewer than one block."""
         self._append(data)
 
     def __len__(self) -> int:
@@ -172,7 +172,7 @@ class InputBuffer:
 
     def whole_records(self, records: list[bytes], count: int, size_max: int, left: int) -> int:
         """Take records up to `count` while they are there and plainly right, at most `left` bytes;
-        gives what is left of those. Whatever is not is left to `bulk`."""
+        gives what is left of those. Other records are left to `bulk`."""
         if self._size:
             return left
         data, at = self._data, self._at

@@ -219,7 +219,7 @@ class MemoryBudget:
 
     @property
     def connections_bytes(self) -> int:
-        """What open connections take by themselves, as far as it counts."""
+        """Memory of open connections by themselves, as far as it counts."""
         return min(self._connections * CONNECTION_BYTES, self.settings.bytes_max // 2)
 
     @property
@@ -362,7 +362,7 @@ class MemoryBudget:
 
     @property
     def _bytes_max(self) -> int:
-        """What is left of the budget for the work of connections."""
+        """The rest of the budget, for the work of connections."""
         return self.settings.bytes_max - self.connections_bytes
 
     @property

@@ -193,8 +193,8 @@ class Scan:
     with the next number took the place of another: it is read, with a gap of no bytes before it,
     and groups of lower numbers may follow.
 
-    `end` is the offset after the last group that is complete; `gaps` what was stepped over. What
-    follows `cut` does not count, and a group that is cut through has no gap.
+    `end` is the offset after the last group that is complete; `gaps` what was stepped over. Records
+    behind `cut` do not count, and a group that is cut through has no gap.
     """
 
     def __init__(self, data: bytes, cut: int | None = None, header: Header | None = None) -> None:

@@ -308,8 +308,8 @@ class _Reader:
         self._gaps += ((number, gap) for gap in gaps)
 
     def _cut_unsynced(self, number: int, cuts: dict[int, Cut]) -> None:
-        """What was stored without a sync before the disk failed may be lost in part: what follows
-        such a gap in the segment does not count, because it was done upon what is lost."""
+        """Cut a segment at the first gap behind the last sync before the disk failed. Records
+        behind the gap do not count, because they depend on lost ones."""
         cut, scan = cuts.get(number), self._scans[number]
         if cut is None:
             return

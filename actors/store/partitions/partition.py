@@ -1,7 +1,7 @@
 """A partition: the SQLite file of one queue or log, open.
 
-Everything happens in transactions. What a flush left that did not come to its end is never seen:
-it is removed before the file is read.
+Everything happens in transactions. The rest of an interrupted flush is never seen: it is removed
+before the file is read.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _WAL_BYTES_MAX = 2**20
 
 SUM_MASK = 2**32 - 1
 CRC = f"crc & {SUM_MASK}"
-"""In a query: a number, whatever is there. What is damaged is found by those that read the row."""
+"""In a query: a number, whatever is there. Readers of the row find damage."""
 CRCS = f"coalesce(sum({CRC}), 0)"
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -1,8 +1,8 @@
 """A log put together from its damaged file and from the journal.
 
 Every record keeps its sequence, and no sequence that was given out is given out again: where
-records are lost a chunk without data stands for them, which readers step over. What is lost at the
-beginning counts as trimmed; but the records of a log may begin behind those of another one, which
+records are lost a chunk without data stands for them, which readers step over. Records lost at the
+beginning count as trimmed; but the records of a log may begin behind those of another one, which
 are not lost (`LogBase`).
 """
 

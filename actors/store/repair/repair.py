@@ -254,7 +254,7 @@ class FolderRepair:
             return None
 
     def _outcomes(self) -> Iterator[_Finished]:
-        """What repairs left that were interrupted."""
+        """The outcomes that interrupted repairs left."""
         for each in self._disk.names(self._reports):
             if each.endswith(OUTCOME):
                 data = self._disk.read(self._reports / each)

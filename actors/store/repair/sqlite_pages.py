@@ -207,7 +207,7 @@ class _Reader(Generic[T]):
 
     def _damaged_page(self, layout: _Layout, *, is_current: bool) -> Iterator[FoundRow[T]]:
         """Good cells where pointers are, also where those are that are not counted, and behind good
-        cells. What is within a good cell is its content, which a client may have chosen."""
+        cells. The bytes within a good cell are its content, which a client may have chosen."""
         good: list[tuple[int, int]] = []
         waiting: list[int] = []
         tried: set[int] = set()

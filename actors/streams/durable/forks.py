@@ -111,8 +111,8 @@ class Forks:
         return self._created(number, is_new=True)
 
     def _compare(self, number: int, spec: CreateSpec) -> StreamReply:
-        """The reply to a request to create a stream that exists. What a fork's request leaves to
-        the source is the same in any case."""
+        """The reply to a request to create a stream that exists. A field that a fork's request
+        leaves to its source counts as equal."""
         metadata, durable = self._metadata, self._metadata.durable
         fork, parent = spec.fork, durable.parent
         is_same = spec.closes == durable.is_closed and (fork is None) == (parent is None)

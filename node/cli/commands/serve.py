@@ -290,8 +290,8 @@ def raise_descriptor_limit() -> None:
 class _StopDeadline:
     """The deadline of the whole stop: then the process exits, whatever it waits for.
 
-    A thread keeps it, since the event loop's own may wait for a disk that does not answer. What was
-    acknowledged is as safe as in a crash.
+    A thread keeps it, since the event loop's own may wait for a disk that does not answer.
+    Acknowledged data is as safe as in a crash.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -392,8 +392,8 @@ def _is_missing(node: Node, name: str) -> bool:
 def tune_memory() -> None:
     """Run the garbage collector rarely, as hot paths make no cycles, and keep freed blocks.
 
-    What was loaded is frozen without a collection, which would look at all of it for a few hundred
-    objects.
+    The objects loaded so far are frozen without a collection, which would look at all of it for a
+    few hundred objects.
     """
     keep_freed_blocks()
     gc.freeze()

@@ -160,7 +160,7 @@ async def _until_signal(args: argparse.Namespace, *, is_drawn: bool) -> int:
 
 
 async def _answers(args: argparse.Namespace, channel: Channel) -> AsyncGenerator[dict[str, Any]]:
-    """What the node does, as often as it is wanted. The first rates are those over a second."""
+    """The node's activity, as often as it is wanted. The first rates are those over a second."""
     request = {"limit": min(args.rows, ROWS_MAX)}
     done, has_rates = 0, False
     while args.count is None or done < args.count:

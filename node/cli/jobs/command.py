@@ -324,7 +324,7 @@ async def _show_ended(args: argparse.Namespace, queue: Queue) -> None:
 
 
 async def _progress(args: argparse.Namespace, queue: Queue) -> dict[str, Any]:
-    """What the job reported; nothing from a node that keeps no progress."""
+    """The reported progress of the job; nothing from a node that keeps no progress."""
     try:
         return progress_fields(await queue.progress(args.ids))
     except (RequestError, NotNegotiated):

@@ -191,7 +191,7 @@ def _found(args: argparse.Namespace) -> Any:
 
 
 def _of_module(args: argparse.Namespace, name: str) -> Any:
-    """What the module of the handler calls so."""
+    """The function of this name in the module of the handler."""
     module = args.handler.partition(":")[0]
     found = getattr(sys.modules[module], name, None)
     if not callable(found):

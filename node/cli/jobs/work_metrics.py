@@ -36,7 +36,7 @@ def worker_metrics(worker: Worker, host: str, port: int) -> Iterator[int]:
 
 
 class WorkerCollector(Collector):
-    """What a worker has counted. It is read in another thread, which changes nothing."""
+    """Counts of a worker. They are read in another thread, which changes nothing."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker

@@ -3,7 +3,7 @@
     {"sequence": "7", "timestamp": "1763683200000", "id": "1763683200000-0",
      "headers": [["type", "order"]], "data": "hello"}
 
-Numbers of 64 bits are strings. What is not UTF-8 is in `headers_base64` and `data_base64`.
+Numbers of 64 bits are strings. Bytes that are not UTF-8 are in `headers_base64` and `data_base64`.
 """
 
 from __future__ import annotations

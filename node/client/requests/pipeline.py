@@ -1,6 +1,6 @@
 """A pipelined connection of a client: requests are answered in the order in which they were sent.
 
-It is a synchronous session on any wire. What is known of a request that the connection leaves
+It is a synchronous session on any wire. The outcome of a request that the connection leaves
 unanswered is decided here, once: it was not sent, it was not done, or it may have been done.
 """
 

@@ -104,7 +104,8 @@ class ReconnectingConnection(Generic[R]):
         return current
 
     async def request(self, data: bytes, read: Callable[[R], T], *, has_effect: bool) -> T:
-        """Send a request and wait for its reply. What was not sent goes with the next connection.
+        """Send a request and wait for its reply. A request that was not sent goes with the next
+        connection.
 
         Waits while too many are under way. Raises what `read` raises; NotDone or OutcomeUnknown
         when no reply comes.

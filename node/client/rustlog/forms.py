@@ -101,7 +101,8 @@ class BinaryForm:
 
 
 def _details(message: str) -> dict[str, object] | None:
-    """What an error of the JSON form has as `details`, where the message has it (RB-21)."""
+    """The `details` of an error in the JSON form, taken from its message (RB-21); None: it has
+    none."""
     found = _FIRST_KEPT.search(message)
     return None if found is None else {"valid_range": {"start": int(found[1])}}
 

@@ -5,8 +5,8 @@ run in the loop while the calling thread waits. At the end of the program client
 open are closed.
 
 A child of `fork` has neither the thread nor the connections of its parent. A client that the parent
-opened connects anew when it is used in the child, with a loop of the child's own. What belongs to a
-connection of the parent (messages, streams, handles, iterators) raises ClientForked there.
+opened connects anew when it is used in the child, with a loop of the child's own. Objects of a
+connection of the parent (messages, streams, handles, iterators) raise ClientForked there.
 """
 
 from __future__ import annotations

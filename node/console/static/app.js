@@ -99,7 +99,7 @@ function open() {
   }
 }
 
-/** What the overview says of the node's health, in the frame. */
+/** Show the node's health in the frame, as the overview tells it. */
 function told(error) {
   if (error !== null) {
     sampler.failed(error);

@@ -1,4 +1,4 @@
-// Line charts over the last minutes, in SVG. What a chart shows is also its label, as text.
+// Line charts over the last minutes, in SVG. The values of a chart are also its label, as text.
 
 import { h, svg, write } from "./dom.js";
 

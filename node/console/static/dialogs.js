@@ -42,7 +42,7 @@ export function ask({ title, text = null, fields = [], action, isDanger = false,
       resolve(outcome === null ? null : outcome.value ?? true);
     });
     dialog.showModal();
-    // What destroys something is not a key press away.
+    // A destructive button is not focused at first: Enter must not press it.
     (inputs[0]?.focusable ?? (isDanger ? stop : go)).focus();
   });
 }

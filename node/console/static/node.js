@@ -26,7 +26,7 @@ const REASONS = {
   0x40: "There is a stream or a topic of this name.",
   0x41: "There is no such stream.",
   0x42: "The time lies before that of the last record.",
-  0x43: "What was asked for is trimmed.",
+  0x43: "The requested records are trimmed.",
   0x44: "The stream has other records now.",
   0x45: "The stream is fenced by another writer.",
   0x46: "A partition belongs to its topic.",
@@ -41,7 +41,7 @@ const REASONS = {
   0xfe: "The outcome is unknown: it was carried out, or not.",
 };
 
-/** What went wrong, in words. */
+/** An error in words. */
 export function explain(error) {
   if (error instanceof Refused) {
     return REASONS[error.code] ?? `The node refused (code ${error.code.toString(16)}).`;

@@ -239,7 +239,7 @@ function meter(title, part, text) {
   );
 }
 
-/** What is busy now: the first channels, queues, streams and connections. */
+/** The busiest channels, queues, streams and connections. */
 function busiest() {
   const link = (path) => (row) => `#/${path}/${escaped(row.name)}`;
   const named = { title: "Name", of: (row) => name(row.name) };

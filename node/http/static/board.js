@@ -159,7 +159,7 @@ async function open(name, token) {
   try {
     await state.create();
   } catch {
-    // Who may not write may still read; following says what is wrong.
+    // A user without the right to write may still read; following says what is wrong.
   }
   state.follow();
 }

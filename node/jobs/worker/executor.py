@@ -46,7 +46,8 @@ Middleware = Callable[[Job, Next], Awaitable[object]]
 async def run_handler(
     leased: LeasedJob, now: Callable[[], float], report: Report, shared: WorkerContext
 ) -> Outcome:
-    """Run the handler once, for as long as its task allows. Whatever it raises is the outcome.
+    """Run the handler once, for as long as its task allows. An exception that it raises is the
+    outcome.
 
     Only the cancellation of the whole worker is raised, and KeyboardInterrupt.
     """

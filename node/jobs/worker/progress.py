@@ -32,7 +32,7 @@ GAP_S = 0.25
 
 
 class AttemptReport:
-    """What the handler of an attempt reported: any thread may call."""
+    """The report of an attempt's handler. Any thread may call its methods."""
 
     __slots__ = ("_logs", "_text", "_value")
 
@@ -71,7 +71,8 @@ class ProgressReports:
         self._arrived.set()
 
     async def run(self) -> None:
-        """For ever. What cannot be sent is dropped; the next report has all of it."""
+        """Send reports until cancelled. One that cannot be sent is dropped; the next has all of
+        it."""
         while True:
             await self._arrived.wait()
             self._arrived = anyio.Event()

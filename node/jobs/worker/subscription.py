@@ -78,7 +78,7 @@ class LeasedJob:
         self.is_given_up = False
         self.is_timed_out = False
         self.report: AttemptReport | None = None
-        """What the handler reported of its progress; None: nothing."""
+        """The progress that the handler reported; None: nothing yet."""
         self._is_granted = False
         self._handler: anyio.CancelScope | None = None
         self._completion: anyio.CancelScope | None = None

@@ -58,7 +58,7 @@ class Page {
     }
   }
 
-  /** What the loss of the connection interrupts goes on when it is back. */
+  /** Run `work`. Work that a lost connection interrupts goes on when it is back. */
   async attempt(work) {
     try {
       await work();
@@ -92,7 +92,7 @@ class Page {
     }
   }
 
-  /** Who is there, and what is new with them. */
+  /** Fetch the people, and what is new with them. */
   async look() {
     this.chats = await this.home.chats();
     this.people.show(this.chats, this.open);
@@ -241,7 +241,7 @@ class Page {
     this.lookSoon();
   }
 
-  // What is written.
+  // Writing.
 
   write(text) {
     // A peer that was removed meanwhile is in no list: the node refuses, and the person sees it.
@@ -295,7 +295,7 @@ class Page {
     }
   }
 
-  // What opens above the page.
+  // Sheets above the page.
 
   details() {
     const changed = async (blocked) => {

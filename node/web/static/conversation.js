@@ -2,7 +2,7 @@
 //
 // An accepted invite is a note with a state.
 // An item is {key, kind: "out" | "in" | "note", sequence, uuid, text, at, sentAt, state, late}.
-// What was written here and is not in the stream yet is an item of the outbox, without a sequence.
+// A message from here that is not in the stream yet is an item of the outbox, without a sequence.
 
 import { Refused, code } from "./p2p.js";
 
@@ -149,7 +149,7 @@ function keyOf(record, sequence) {
   return record.kind === "note" || !record.uuid ? `#${sequence}` : record.uuid;
 }
 
-/** What cannot be read is passed over, as the node does. */
+/** The record of a body; null where it cannot be read: the node passes over such records, too. */
 function parse(body) {
   try {
     const record = JSON.parse(UTF8.decode(body));

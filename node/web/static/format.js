@@ -21,7 +21,7 @@ export const STATES = {
   refused: ["alert", "Refused", "it will not be delivered"],
 };
 
-/** What a note says of an accepted invite, by the state of the answer to it. */
+/** The text of a note about an accepted invite, by the state of the answer to it. */
 export function inviteNote(state) {
   if (state === "delivered" || state === "read") return "Invite accepted. Both sides are added.";
   if (state === "expired" || state === "refused") {

@@ -181,7 +181,7 @@ export class Frame {
         ? `Your node is not reachable. Next try in ${left} s.`
         : "Your node is not reachable. Trying…";
     };
-    // What is over at once is not worth a word.
+    // A loss that is over at once is not shown.
     this.bannerAlarm = setTimeout(
       () => {
         if (!this.wasAway) announce("Your node is not reachable.");

@@ -26,7 +26,7 @@ const HANDSHAKE_MS = 10_000;
 const SILENCE_MS = 25_000;
 const TEXT = new TextEncoder();
 
-/** What a node refuses. `code` is that of the NACK; docs/reference/wire-protocol.md lists them. */
+/** A refused request. `code` is that of the NACK; docs/reference/wire-protocol.md lists them. */
 export class Refused extends Error {
   constructor(code, delayMs = 0) {
     super(`refused: ${code.toString(16).padStart(2, "0")}`);

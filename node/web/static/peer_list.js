@@ -102,7 +102,7 @@ function button(id) {
   return make("button", { type: "button", "data-id": id });
 }
 
-/** What a person's button shows. */
+/** The content of a person's button. */
 function entry(chat) {
   const says = presence(chat.here, chat.seen_at);
   const badge = chat.unread

@@ -21,7 +21,7 @@ function open(title, ...children) {
   if (!sheet.open) sheet.showModal();
 }
 
-/** Who a peer is: `peer` is an entry of PEERS. `onChanged` hears that it was verified or blocked. */
+/** The sheet of a peer, an entry of PEERS. `onChanged` is called once it is verified or blocked. */
 export function showPeer(home, peer, onChanged) {
   const trust = peer.key_changed ? "changed" : peer.trust;
   open(
@@ -97,7 +97,7 @@ function blocking(home, peer, onChanged) {
   return make("div", {}, block, problem);
 }
 
-/** Who we are: the answer to WHO; and this browser's session. `onLeave` ends it. */
+/** The sheet of the own node (the answer to WHO) and this browser's session. `onLeave` ends it. */
 export function showOurselves(who, onLeave) {
   const stay = make("input", { type: "checkbox", id: "stay" });
   stay.checked = login.isRemembered();
@@ -186,7 +186,7 @@ function openInvites(invites, cancel) {
   return [make("h3", {}, "Open invites"), make("ul", { class: "invite-list" }, ...rows)];
 }
 
-/** What goes wrong is said in the sheet. */
+/** Run `work`, and show an error in the sheet. */
 async function tryTo(problem, work) {
   problem.textContent = "";
   try {

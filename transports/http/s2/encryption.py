@@ -49,7 +49,7 @@ GCM_RECORDS_MAX = 2**32
 _HEAD = struct.Struct(">BI")
 _CONTEXT = b"millpond s2 record\0"
 _FRAMING_BYTES = 8
-"""What MessagePack puts around the headers and the body."""
+"""Bytes that MessagePack puts around the headers and the body."""
 _FORMS = {Cipher.AEGIS_256: 1, Cipher.AES_256_GCM: 2}
 _ARRAY = b"\xdd%b%b"
 """A list of 32 bits length in MessagePack."""
@@ -332,5 +332,5 @@ def _bodies_of(bodies: list[bytes] | m.PackedBodies) -> list[bytes]:
 
 
 async def _in_thread(run: Callable[[], T], size: int) -> T:
-    """What `run` returns; in a worker thread where it takes long."""
+    """The result of `run`, which runs in a worker thread where it takes long."""
     return run() if size <= THREAD_BYTES else await anyio.to_thread.run_sync(run)

@@ -346,7 +346,7 @@ class Exchange:
     # Called by a connection that answers without a task.
 
     def body(self) -> bytes:
-        """What came of the body and was not taken."""
+        """The received bytes of the body that were not taken."""
         pieces = self._pieces
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 

@@ -16,7 +16,7 @@ from typing import Protocol
 TURN_BYTES = 2**14
 """Decoded in one turn, and the rest of the head that goes beyond it; about 4 ms."""
 BYTES_PER_S = 2**16
-"""What a connection has had decoded is forgotten at this rate."""
+"""The decoded bytes counted for a connection decay at this rate."""
 HEAD_BYTES = 2**8
 """The cost of a head by itself: its stream, and the pseudo headers."""
 FIELD_BYTES = 32

@@ -45,7 +45,7 @@ CACHED_BYTES_MAX = 2**16
 FRAMING_BYTES_PER_BYTE = 16
 """Framing that is accepted per byte of body: tiny chunks, or chunks with extensions."""
 REQUEST_LINE_BYTES = 1024
-"""What a request line has besides its URL at most, where it cannot be parsed."""
+"""Most bytes of a request line besides its URL, where it cannot be parsed."""
 _NOT_TEXT = re.compile(rb"[^\t\r -\x7e\x80-\xff]")
 _FRAMING = (b"content-length", b"transfer-encoding")
 _EMPTY_LINES = re.compile(rb"[\r\n]*")

@@ -68,7 +68,8 @@ class _H2Connection(H2Connection):
     """The closed streams that are remembered; more takes megabytes."""
 
     def receive_body(self, number: int, body: bytes) -> list[Event] | None:
-        """What `receive_data` gives for a whole DATA frame without flags, at a third of its cost:
+        """The events that `receive_data` returns for a whole DATA frame without flags, at a third
+        of its cost:
         h2 makes an object of each frame, and a text of its bytes for a log that nobody reads. None:
         `receive_data` has to judge it."""
         stream = self.streams.get(number)

@@ -1,7 +1,7 @@
 """Looks at the lengths of HTTP/2's frames as they come, before anything waits for their ends.
 
 `h2` keeps a frame until it is whole and measures it then, and takes 64 pieces of a head; so a few
-bytes could have it keep megabytes. What it is given is checked here first (RFC 9113, 4.1, 4.2).
+bytes could have it keep megabytes. Its input is checked here first (RFC 9113, 4.1, 4.2).
 """
 
 from __future__ import annotations

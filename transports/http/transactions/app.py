@@ -109,7 +109,7 @@ async def _outcome(
     writer: bytes,
     batch: int,
 ) -> Response:
-    """What became of a batch, for a writer whose publication had no answer."""
+    """The outcome of a batch, for a writer whose publication had no answer."""
     is_held = services.writer_locks.is_held(target.cell, writer)
     with context.cell_client() as cells:
         status = await Publisher(services, cells, target.cell, writer).writer_status()

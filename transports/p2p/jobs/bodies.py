@@ -263,7 +263,7 @@ class ShowQueueBody(_Body, frozen=True):
 
 
 class SetQueueBody(_Body, frozen=True):
-    """SET_QUEUE. What is left out stays; 0, or a rate of count 0, is no limit."""
+    """SET_QUEUE. Fields that are left out stay; 0, or a rate of count 0, is no limit."""
 
     paused: bool | None = None
     concurrency: U32 | None = None

@@ -34,7 +34,8 @@ class SubscriptionNodeServices(HttpNodeServices, Protocol):
 
     @property
     def maker_credentials(self) -> Callable[[Principal], bytes]:
-        """What a client showed, sealed: a subscription keeps it, to know its rights later."""
+        """The credentials of a client, sealed: a subscription keeps them, to know its rights
+        later."""
 
     @property
     def webhook_keys(self) -> Callable[[], Sequence[WebhookKey]]:

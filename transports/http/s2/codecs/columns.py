@@ -28,7 +28,7 @@ from millpond.actors.streams.messages import Headers, RecordColumns
 
 MEDIA_TYPE = b"s2s/columns"
 LARGE = MEDIA_TYPE + b";large"
-"""What a reader accepts that joins the pieces of a large record; others are not sent any."""
+"""The media type of readers that join the pieces of a large record; others are not sent any."""
 RECORDS_MAX = 16_384
 """The most records of a frame. Other encodings have 1000, as S2 requires."""
 

@@ -1,7 +1,7 @@
 """Settings of basins and streams in S2's JSON, what changes them, and what they come to (A.2, A.3).
 
-A change says of each field: keep it (absent), back to the default (null), or a value. What a basin
-or stream was told, it keeps as `StreamConfig` or `BasinConfig`; None: it was told nothing.
+A change says of each field: keep it (absent), back to the default (null), or a value. A basin or
+stream keeps its settings as `StreamConfig` or `BasinConfig`; None: it was given none.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """S2's messages as protobuf (`s2.proto`, A.4): appends in, acks and batches out.
 
-What comes in is read by the generated code. What goes out is written here: for records of 1 KiB
-that takes a sixth of the time, and what was written of a span serves every reader.
+The generated code reads requests. Responses are written here: for records of 1 KiB that takes a
+sixth of the time, and the bytes of a span serve every reader.
 """
 
 from __future__ import annotations
