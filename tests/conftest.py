@@ -51,7 +51,8 @@ PARTS = {
 
 
 ON_BOTH_LIBRARIES = (HERE / "transports", HERE / "node" / "client")
-"""What runs on asyncio and on trio in each run. Elsewhere the library makes no difference that
+"""The tests that run on asyncio and on trio in each run. Elsewhere the library makes no difference
+that
 these do not show, and only the full run has trio as well."""
 LONGEST_FIRST = (
     "crash",

@@ -72,7 +72,7 @@ def _can_fork(given: tuple[Any, ...]) -> bool:
 
 
 def _settings(env: Mapping[str, str]) -> dict[str, str]:
-    """What an interpreter and its libraries read at their start."""
+    """The variables that an interpreter and its libraries read at their start."""
     return {
         name: value
         for name, value in env.items()

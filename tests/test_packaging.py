@@ -83,7 +83,7 @@ def contents(wheel: Path) -> dict[str, bytes]:
 
 
 def uncompiled(wheel: Path) -> dict[str, bytes]:
-    """What is in a wheel, without what a compiler made: that has the folder of its sources."""
+    """The files of a wheel, without compiled ones: those have the folder of their sources."""
     files = contents(wheel)
     return {name: files[name] for name in files if not name.endswith((".so", "/RECORD"))}
 

@@ -552,7 +552,7 @@ def _node(budget_bytes: int) -> Iterator[Serving]:
         "MILLPOND_MEMORY_BYTES_MAX": str(budget_bytes),
         "MILLPOND_TLS_LISTENERS": "s3p",
         "MILLPOND_STREAM_SHELF_BYTES_MAX": str(8 * MIB),
-        # What is stored in memory is not of the budget.
+        # The budget does not cover what is stored in memory.
         "MILLPOND_NODE_MESSAGES_MAX": str(STORED_MAX),
         "MILLPOND_NODE_KEYS_MAX": str(STORED_MAX),
     }

@@ -26,9 +26,9 @@ GIVEN_BACK = (
 )
 """The memory of these goes back to the system when the attackers are gone: one of each listener."""
 KEPT_BYTES = 48 * MIB
-"""What is not worth it (32 MiB), and what lies between blocks that are in use."""
+"""Memory that is not worth giving back (32 MiB), and gaps between blocks that are in use."""
 FREED_S = 60.0
-"""What the attackers sent is read first, in turns, and refused after 5 s."""
+"""The bytes of the attackers are read first, in turns, and refused after 5 s."""
 
 
 @pytest.mark.wire

@@ -2,7 +2,7 @@
 
     python -m tests.bench.bytecodes ROW [--functions 30]
 
-They are the same on a busy machine, where CPU time says little. What C code costs is not in them:
+They are the same on a busy machine, where CPU time says little. The cost of C code is not in them:
 a change that saves bytecodes there or here has to show in `inproc` as well.
 """
 

@@ -145,7 +145,7 @@ def blocks(document: dict[str, Any], listed: list[Listed], plots: list[str]) -> 
 
 
 def footprint_table(figures: dict[str, Any]) -> str:
-    """What a node costs at rest and at its start, for each tree that was measured."""
+    """The cost of a node at rest and at its start, for each tree that was measured."""
     trees = figures["trees"]
     return _table(
         ("measure", *(f"{tree['label']} ({tree['commit']})" for tree in trees)),

@@ -44,7 +44,7 @@ class Outcome(NamedTuple):
 
 
 def read_output(lines: Iterable[str], cpu_s: Callable[[], float]) -> Outcome:
-    """What the program tells on stderr, read as it is told."""
+    """The output of the program on stderr, read as it comes."""
     phases: dict[str, Phase] = {}
     acks_us: dict[str, float] = {}
     is_acks = False

@@ -41,7 +41,7 @@ def row(ours: dict[str, Any], targets: dict[str, float], peer_us: float = 10.0) 
     ],
 )
 def test_the_cpu_of_a_request_decides_between_floor_and_goal(server_us, verdict, passed):
-    """Whatever the rates are: those of the two sides are equal here."""
+    """The rates do not matter: those of the two sides are equal here."""
     result = row(side(server_us), {"floor": 0.5, "goal": 0.8})
     assert (report.verdict(result), report.passed(result)) == (verdict, passed)
 

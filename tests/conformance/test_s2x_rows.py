@@ -284,7 +284,7 @@ async def test_s2x_04_s2x_05_what_is_no_key(cipher: str, text: bytes | None, mes
         for got in refused:
             assert (got.status, got.json()) == (400, wanted)
             assert text is None or text not in got.body
-        # What is not well formed, and what is not there, comes first.
+        # Malformed requests and missing streams are refused first.
         assert code_of(await _append(s2, [], *key)) == (422, "invalid")
         got = await s2.ask("GET", "/streams/b/records?seq_num=0", basin=OTHER, headers=key)
         assert code_of(got) == (404, "stream_not_found")
@@ -472,7 +472,7 @@ async def test_s2x_10_without_its_library_aegis_is_not_implemented(
         ):
             assert code_of(got) == (501, "not_implemented")
         assert (await s2.ask("GET", "/basins/third-basin")).status == 404
-        # What does not touch the cipher is done, in the basin and in its streams.
+        # Changes that do not touch the cipher are made, in the basin and in its streams.
         result = b"s2-provision-result"
         got = await s2.ask("PUT", f"/basins/{OTHER}", {"config": aegis})
         assert (got.status, got.headers[result]) == (200, b"noop")

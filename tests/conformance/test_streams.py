@@ -74,7 +74,7 @@ def _over_tcp(rig: Rig) -> tuple[RecordedConnection, list[bytes]]:
 
 def _over_websocket(rig: Rig) -> tuple[RecordedConnection, list[bytes]]:
     frames = [Frame(Opcode.BINARY, packet).serialize(mask=True) for packet in DIALOGUE]
-    # What comes before the 101 is refused, so no client sends it.
+    # Bytes before the 101 are refused, so no client sends them.
     return rig.connect_websocket(), [UPGRADE, b"".join(frames)]
 
 

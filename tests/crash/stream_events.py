@@ -1,7 +1,8 @@
 """Events of streams in a run of the kill loop, as values, in one history with `events`.
 
 An append is known by its label, like a PUT; the label and the place within its batch stand in each
-record. What a reader finds is told in runs: records of one append that follow each other.
+record. The records that a reader finds are told in runs: records of one append that follow each
+other.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Machine:
         self.cuts = 0
 
     def keep(self) -> None:
-        """What `cut` begins with each time."""
+        """Keep the folder as it is: `cut` begins with it each time."""
         shutil.copytree(self.folder, self.kept)
         self._sync()
 

@@ -45,8 +45,8 @@ class WriterPlan:
 class Writer:
     """Puts messages into one channel.
 
-    What was not answered before the node died is sent again, in order, same key and same bytes; so
-    are the last that were, as if their answers had been lost (PA-09).
+    Messages that were not answered before the node died are sent again, in order, same key and same
+    bytes; so are the last that were, as if their answers had been lost (PA-09).
     """
 
     def __init__(self, plan: WriterPlan, history: History) -> None:

@@ -219,7 +219,7 @@ def test_the_tokens_of_compose_let_prometheus_and_clients_in(tmp_path: Path) -> 
         make_tokens(data, tokens)
     rules = (data / "access.conf").read_text()
     assert rules.count("token:") == 2
-    # What stands for this machine within the container goes: the test is another machine.
+    # The rule for this machine within the container goes: the test is another machine.
     (data / "access.conf").write_text(rules.replace("address:127.0.0.0/8 all\n", ""))
     scrape = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
     (job,) = scrape["scrape_configs"]

@@ -1,7 +1,7 @@
 """Makes the golden data folder of this version: `python -m tests.formats.make FOLDER`.
 
 A folder is made once, when a format gets its number, and stays as it is: later versions must read
-it. What is in it stands here, so that tests can compare.
+it. Its content stands here, so that tests can compare.
 """
 
 from __future__ import annotations

@@ -259,7 +259,7 @@ def _run(seed: int, inputs: int) -> None:
 def _settle(rig: Rig) -> None:
     """Nothing crashed, no connection is left over, and nothing is kept beyond its deadline.
 
-    A message lives for a week, and its dead letter for another one. What a client put into a queue
+    A message lives for a week, and its dead letter for another one. A message put into a queue
     without a ttl has no deadline.
     """
     node = rig.node

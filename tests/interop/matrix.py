@@ -65,7 +65,7 @@ def records_of(writer: str, form: Form) -> list[Written]:
 def faults_of(
     writer: Client, reader: Client, form: Form, records: Sequence[Written], shown: Sequence[Shown]
 ) -> list[str]:
-    """What a reader shows otherwise than it was written."""
+    """Differences between the written and the shown records."""
     found = []
     bodies, wanted = [each.body for each in shown], [each.body for each in records]
     if form == "json":

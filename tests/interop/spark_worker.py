@@ -48,7 +48,7 @@ def read(spark: Any, url: str, streams: Sequence[str]) -> list[list[Row]]:
 
 
 def main(url: str) -> None:
-    """Serve tasks until stdin ends. What Spark prints goes to stderr."""
+    """Serve tasks until stdin ends. The output of Spark goes to stderr."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     spark = build_session("matrix")

@@ -215,7 +215,7 @@ def test_answers_of_one_moment_above_a_limit_reset_the_connection(over: str) -> 
 
 @on_asyncio
 async def test_a_rustlog_client_that_does_not_read_is_read_no_further() -> None:
-    """What lies unread at the node has a bound, however much is asked for."""
+    """Unread answers at the node have a bound, however much is asked for."""
     async with running("rustlog", 64 * MIB, 4 * MIB) as node:
         writer = await node.client()
         await writer.begin(MIB, 0)

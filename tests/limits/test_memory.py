@@ -89,7 +89,7 @@ async def test_the_next_reads_of_others_are_kept_free(run: Run) -> None:
 
 
 async def test_a_connection_has_a_sixteenth_or_two_messages(run: Run) -> None:
-    """What it is to hold besides waits, though the node has nothing else to do."""
+    """A message beyond its share waits, though the node has nothing else to do."""
     longest = 200 * KIB
     async with run(16 * 2 * longest, longest) as node:
         within, above = await node.clients(2)

@@ -41,7 +41,7 @@ class Pipe:
             os.write(self.writer, bytes(PIPE_BYTES))
 
     def read_until(self, is_done: Callable[[bytes], bool]) -> bytes:
-        """What was written to it once it was full."""
+        """The bytes written to it once it was full."""
         found = b""
         while not is_done(found[self._filled_bytes :]):
             assert select.select([self.reader], [], [], LIMIT_S)[0], found[self._filled_bytes :]

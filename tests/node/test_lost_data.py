@@ -125,7 +125,7 @@ def catalog_removed(folder: Path) -> None:
 
 
 def store_removed(folder: Path) -> None:
-    """What a node keeps besides its store is left."""
+    """Remove the store; the other files of a node are left."""
     catalog_removed(folder)
     for part in ("journal", "partitions", "damaged"):
         shutil.rmtree(folder / part)

@@ -129,7 +129,7 @@ class RecordingStore:
         return self.logs.setdefault(name, LogFacts())
 
     def promised(self, name: bytes) -> View:
-        """What must be there as long as the node runs."""
+        """The writes that must be there as long as the node runs."""
         return View(LEVELS[self.durability(name)], is_restart=False, now=self._now())
 
     # The store's side.
@@ -205,7 +205,7 @@ class RecordingStore:
         (self.logs if is_log(write.name) else self.queues)[write.name].undo(write)
 
     def _raise(self, write: Write) -> None:
-        """What was written before a kept write is kept as well, and what has the same commit."""
+        """Writes before a kept write are kept as well, and those of the same commit."""
         for failed in self._failed:
             failed.is_sealed = True
         self._failed.clear()
@@ -275,7 +275,7 @@ class RecordingStore:
     # The restart's side.
 
     def found_queue(self, name: bytes, snapshot: Snapshot, view: View) -> None:
-        """What a restart found of a queue is right, and is what is from now on."""
+        """Check the queue that a restart found; it is the queue from now on."""
         if self.durability(name) is Durability.MEMORY:
             self.queues.pop(name, None)
         facts = self.queue(name)
@@ -287,7 +287,7 @@ class RecordingStore:
             raise Broken(f"{name!r} counts {usage}, and has {len(snapshot.rows)} of {size} bytes")
 
     def found_log(self, name: bytes, outline: LogSnapshot, chunks: list[Chunk], view: View) -> None:
-        """What a restart found of a log is right, and is what is from now on."""
+        """Check the log that a restart found; it is the log from now on."""
         self.raise_faults(name, self.log(name).found(outline, chunks, view))
 
     def last_id(self, level: Level) -> int:
@@ -305,7 +305,7 @@ class RecordingStore:
         )
 
     def doubt(self, segment: Path | None) -> None:
-        """What this boot wrote into a segment, or perhaps there, is not for sure any more."""
+        """Writes of this boot into a segment, or perhaps into it, are not for sure any more."""
         for write in self._written:
             if write.segment in (None, segment):
                 write.level = min(write.level, Level.OPEN)

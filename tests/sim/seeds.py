@@ -1,4 +1,5 @@
-"""Blocks of seeds: worlds that are played one after the other. What fails tells its seed."""
+"""Blocks of seeds: worlds that are played one after the other. A world that fails tells its
+seed."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def blocks(usual: int, full: int, one_in: int = 1, size: int = BLOCK) -> list[An
 
 
 def play(live: Callable[[int, Path], T], seeds: Iterable[int]) -> list[T]:
-    """What the world of each seed returned. Nothing is logged meanwhile."""
+    """The results of the worlds, seed by seed. Nothing is logged meanwhile."""
     logging.disable(logging.CRITICAL)
     try:
         return [_play_one(live, seed) for seed in seeds]

@@ -110,7 +110,7 @@ class SubscriberFacts:
         yield from self._check_reasons(snapshot, table, has_acked)
 
     def _check_acks(self, snapshot: Snapshot, table: SubscriberTable, view: View) -> Iterator[str]:
-        """What was acked for sure is known."""
+        """Acks that are there for sure are known."""
         rows = {row.id for row in snapshot.rows}
         for (number, message_id), write in self._acked.items():
             is_there = message_id in rows and (not number or number in table.by_number)
@@ -124,7 +124,7 @@ class SubscriberFacts:
     def _check_reasons(
         self, snapshot: Snapshot, table: SubscriberTable, has_acked: HasAcked
     ) -> Iterator[str]:
-        """What counts as acked was acked."""
+        """Messages that count as acked were acked."""
         for number, subscriber in table.by_number.items():
             for row in snapshot.rows:
                 is_had = row.sender == number or has_acked(subscriber.identity, row.id)

@@ -43,7 +43,7 @@ def run_or_skip(
     limit_s: float = INSTALL_S,
     env: Mapping[str, str] | None = None,
 ) -> str:
-    """What an installer prints. Skips the test where it fails, as without a network."""
+    """The output of an installer. Skips the test where it fails, as without a network."""
     done = subprocess.run(
         words, cwd=folder, env=env, capture_output=True, timeout=limit_s, check=False
     )

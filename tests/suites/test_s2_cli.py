@@ -48,7 +48,7 @@ class S2:
         )
 
     def told(self, *words: str, given: str = "") -> str:
-        """What a command that succeeds says."""
+        """The output of a command that succeeds."""
         done = self.run(*words, given=given)
         assert done.returncode == 0, (words, done.stdout, done.stderr)
         return done.stdout + done.stderr

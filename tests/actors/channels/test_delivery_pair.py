@@ -151,7 +151,7 @@ def test_pushes_ascend_among_ready_messages() -> None:
     for each in (ids[2], ids[0]):
         consumer.nack(each, NackReason.LATER, 0)
     harness.run_due()
-    # What came after them took the credit of the first two; the rest of it goes to the lowest.
+    # Later messages took the credit of the first two; the rest of it goes to the lowest.
     assert consumer.pushed_ids() == ids[4:6]
     consumer.ack(ids[1], ids[3])
     assert consumer.pushed_ids() == [ids[0], ids[2]]

@@ -370,8 +370,8 @@ class TestCuts:
     def test_between_what_was_synced_and_the_cut_anything_may_be_missing(
         self, tmp_path: Path
     ) -> None:
-        """It was kept without a sync, and said again when the disk had failed. What follows in the
-        segment was done upon it, and does not count."""
+        """It was kept without a sync, and said again when the disk had failed. Later records of the
+        segment depend on it, and do not count."""
         start, end = HEADER_SIZE + len(ONE), HEADER_SIZE + len(ONE) + len(TWO) + len(THREE)
         put(tmp_path, 1, 1, ONE, TWO, THREE, b"failed")
         put(tmp_path, 2, 3, group([(7, b"again")], 2), cuts={1: Cut(end, start)})

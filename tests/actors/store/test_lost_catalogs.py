@@ -346,7 +346,7 @@ def test_an_older_catalog_with_files_in_change_is_noticed(tmp_path: Path) -> Non
 
 def test_an_older_page_with_the_rows_of_files_is_noticed(tmp_path: Path) -> None:
     """Its write was lost, and the index of the names, which the first read of a file needs, is
-    newer. What counts of the journal depends on the row of the file."""
+    newer. The row of the file decides which records of the journal count."""
     opened = Run(tmp_path / "data", SMALL)
     pages: list[bytes] = []
     for number in range(12):

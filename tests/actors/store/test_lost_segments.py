@@ -369,7 +369,7 @@ def test_a_blank_segment_is_not_the_newest(stopped: Path) -> None:
 def test_a_write_that_went_elsewhere_in_its_segment_takes_no_message_silently(
     tmp_path: Path, target: int
 ) -> None:
-    """What is lost has no gap of its size where other records were written over it."""
+    """Lost records leave no gap of their size where others were written over them."""
     names = {b"channel %d" % number: number for number in range(50)}
     with run(tmp_path / "data") as opened:
         for name, number in names.items():

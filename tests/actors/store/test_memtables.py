@@ -297,7 +297,7 @@ class TestLog:
         log = Log(rng)
         log.run(before)
         memtable = log_layer(log.run(after))
-        # What is trimmed of below is gone from there when the memtable is in the file.
+        # Records of the file that the memtable trims are gone once the memtable is in the file.
         once = memtable.apply_to(LogSnapshot() if before == 0 else log.snapshot)
         assert metadata(memtable.apply_to(once)) == log.snapshot
 

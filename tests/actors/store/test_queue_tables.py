@@ -390,7 +390,7 @@ class TestAFlushThatIsCutShort:
         changes = (*self.CHANGES, *(MessageRemoved(i, i, None, 500) for i in range(100, 160)))
 
         def check(partition: Partition, path: Path, cut: int) -> None:
-            # What came and went within the memtable leaves no trace in it.
+            # A message that came and went within the memtable leaves no trace in it.
             again = opened(path)
             again.apply(memtable_of(*changes), 3)
             assert [row.id for row in again.load().rows] == list(range(15, 31))

@@ -315,7 +315,7 @@ def skipping(folder: Path) -> Path:
 
 
 def damaged_names(folder: Path) -> list[bytes]:
-    """What a scrub of the whole folder finds."""
+    """The damaged names that a scrub of the whole folder finds."""
     with closing(FolderRepair(folder, OsDisk())) as repairs:
         repairs.scrub()
         return repairs.names()

@@ -154,7 +154,7 @@ def settle(
     trim_point: int,
     tail: int,
 ) -> bool:
-    """Judge an answer once it is there. What was asked of a former life is nobody's any more."""
+    """Judge an answer once it is there. Answers to requests of a former life count for nothing."""
     asked_life, start, trimmed, answer = asked
     if isinstance(answer, Deferred):
         if not answer.is_done:

@@ -427,7 +427,7 @@ def test_a_restart_forgets_nothing(tmp_path: Path) -> None:
         streams.append(b"me", headers=[[(b"", b"fence")]])
         before, rows = streams.describe(), list(rows_of(streams.read()))
         streams.restart()
-        # What a trim within the stream was worth is a guess until the file was looked at.
+        # The bytes freed by a trim within the stream are estimated until the file was read.
         assert 0.8 < streams.describe().info.bytes_kept / before.info.bytes_kept < 1.2
         after = streams.describe().info
         assert msgspec.structs.replace(after, bytes_kept=before.info.bytes_kept) == before.info

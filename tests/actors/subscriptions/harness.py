@@ -45,7 +45,7 @@ def spec(
     description: str | None = None,
     wake_stream: bytes = b"wake",
 ) -> s.SubscriptionSpec:
-    """What a client may want."""
+    """A subscription that a client may ask for."""
     is_webhook = kind is s.SubscriptionKind.WEBHOOK
     return s.SubscriptionSpec(
         kind,
@@ -129,7 +129,7 @@ class SubscriptionHarness(StreamHarness):
         return self.one(append, d.DurableAppended, name).tail
 
     def events(self, name: bytes = b"wake") -> list[dict[str, Any]]:
-        """What a wake stream has."""
+        """The events in a wake stream."""
         found = self.one(read_of(0), m.Records, name)
         return [json.loads(each) for each in bodies_of(found)]
 

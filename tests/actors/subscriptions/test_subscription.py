@@ -55,7 +55,7 @@ EVENT = b"events/a"
 
 
 class GroupMemory(SlowMemory):
-    """What is written until the test finishes it shares one commit, as on a disk."""
+    """Writes share one commit until the test finishes it, as on a disk."""
 
     def write(self, name: bytes, changes: Sequence[Change]) -> Commit | None:  # type: ignore[override]
         commit = super().write(name, changes)

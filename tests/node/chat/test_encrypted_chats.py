@@ -153,7 +153,7 @@ async def test_with_a_passphrase_a_node_does_not_start_on_a_clear_folder(
 
 
 async def test_a_history_from_elsewhere_is_not_shown(tmp_path: Path) -> None:
-    """Whoever can write to the disk cannot give one chat the records of another."""
+    """An attacker that can write to the disk cannot give one chat the records of another."""
     alice, bob = couple(tmp_path)
     folders.encrypt(bob.folder)
     file = folders.passphrase_file(tmp_path)

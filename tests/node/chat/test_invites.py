@@ -58,7 +58,7 @@ async def open_names(node: Node) -> list[str]:
 
 
 def introduction(sender: PeerNode, link: str, card: str | None = None) -> bytes:
-    """What a client of the sender's own making says."""
+    """The introduction of a client that the sender made itself."""
     if card is None:
         made = ContactCard(sender.public, (), (), sender.prekey, time.time())
         card = encode_card(made, sender.identity)

@@ -289,7 +289,7 @@ REFUSED = {
 @pytest.mark.parametrize("words", REFUSED)
 def test_what_cannot_be_is_a_usage_error(words: str, capsys: pytest.CaptureFixture[str]):
     store = () if "--memory" in words or "--data" in words else ("--memory",)
-    # Ports of their own: a node may run on this machine. What comes later counts.
+    # Ports of their own: a node may run on this machine. A later option counts.
     free = [word for name in LISTENERS for word in (f"--{name}", "127.0.0.1:0")]
     assert main(["serve", *free, *store, *words.split()]) == 2
     told = capsys.readouterr()

@@ -24,7 +24,7 @@ HANGS_S = 20
 
 
 def in_child(call: Callable[[], str]) -> str:
-    """What the call returns in a child of `fork`, or the name of its error."""
+    """The result of the call in a child of `fork`, or the name of its error."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:

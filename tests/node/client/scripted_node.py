@@ -114,7 +114,7 @@ class Peer:
         """Wait until something holds; at most 100 seconds of the running clock."""
         with anyio.fail_after(100):
             while not fact():
-                # What the client notices does not stir the peer: look again soon.
+                # Events of the client do not stir the peer: look again soon.
                 self._stirred = anyio.Event()
                 with anyio.move_on_after(0.01):
                     await self._stirred.wait()

@@ -1,4 +1,4 @@
-"""What is called around handlers, and what lives as long as a worker."""
+"""Middleware around handlers, and the lifespan of a worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator does with a queue: look at workers, move jobs, select dead letters."""
+"""Operations on a queue: look at workers, move jobs, select dead letters."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ FORGED_ID = 7
 
 
 class Middle:
-    """Carries the connections to `target`. What it reads of clients is in `heard`.
+    """Carries the connections to `target`. The bytes that it reads of clients are in `heard`.
 
     `forges`: it keeps PUTs, and says that they are stored. `strips_tls`: it answers a ClientHello
     as a node without TLS does. `ends_tls`: it speaks TLS with both, by a certificate of its own.

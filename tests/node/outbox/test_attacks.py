@@ -35,7 +35,7 @@ Reports = list[tuple[bytes, DeliveryStatus]]
 
 
 def reports_of(node: Node) -> Reports:
-    """What the node says from now on about its messages."""
+    """Reports of the node about its messages, from now on."""
     received: Reports = []
 
     async def record(peer: bytes, uuids: Sequence[bytes], status: DeliveryStatus) -> None:
@@ -292,7 +292,7 @@ class Trap:
         self.alice_public, self.bob_public = alice.public, bob.public
 
     async def take(self, count: int = 1, owner: bytes | None = None) -> list[RelayedMessage]:
-        """What waits at the relay for Bob, or another owner, taken away."""
+        """Take away the messages that wait at the relay for Bob, or for another owner."""
         found: list[Msg] = []
         local = self.mallory.node.outbox.context.local
         mailbox = mailbox_of(owner or self.bob_public)
@@ -396,7 +396,7 @@ async def test_a_message_of_version_1_is_known_as_long_as_its_prekey(world: Worl
 
 
 async def test_a_message_is_not_read_after_its_deadline(trap: Trap) -> None:
-    """Whatever the relay writes outside; an hour is allowed for wrong clocks."""
+    """The deadline inside counts, not the relay's outside; an hour is allowed for wrong clocks."""
     await trap.bob.stop()
     await trap.alice.send("bob", "notes", b"too late", ttl=60)
     (relayed,) = await trap.take()

@@ -114,7 +114,7 @@ class Village:
 
 
 def keys_of(relay: Node, owner: PeerNode) -> list[tuple[bytes, float | None]]:
-    """What is on the disk of a relay."""
+    """The bytes on the disk of a relay."""
     query = relay.outbox.context.store.query
     rows = query("SELECT keys FROM delivery_keys WHERE owner = ?", (owner.public,))
     return [tuple(each.values()) for row in rows for each in msgspec.msgpack.decode(row[0])]

@@ -162,7 +162,7 @@ def test_kills_of_either_node_lose_nothing_and_repeat_nothing(alice: Person, bob
     shown: dict[str, str] = {}
 
     def read(count: int) -> None:
-        # What was acknowledged right before a kill may come again (PS-13), by the same name.
+        # A message acknowledged right before a kill may come again (PS-13), by the same name.
         for line in bob.asks("recv", "notes", "-n", str(count), "--json", *TIMEOUT)[0].splitlines():
             message = json.loads(line)
             shown[message["uuid"]] = message["data"]

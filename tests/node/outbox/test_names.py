@@ -29,7 +29,7 @@ NAME = "bob.invalid"
 
 
 class Names:
-    """What a name leads to, one answer after the other."""
+    """The addresses of a name, one answer after the other."""
 
     def __init__(self, *answers: Sequence[str]) -> None:
         self.answers = list(answers)

@@ -88,7 +88,7 @@ class Village:
             yield node
 
     def envelopes(self, relay: Node) -> list[bytes]:
-        """What waits for Bob at the relay."""
+        """The envelopes that wait for Bob at the relay."""
         rows = relay.outbox.context.local.messages(mailbox_of(self.bob.public))
         return [decode_relayed_message(row.data).envelope for row in rows]
 
@@ -135,7 +135,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_stolen_disk_opens_no_first_message_that_was_read(village: Village) -> None:
-    """What the relay has captured opens with Bob's disk before he has read it, and not after."""
+    """A captured message opens with Bob's disk before he has read it, and not after."""
     bob = village.bob
     async with village.relay() as relay:
         async with village.writing(village.alice) as here:

@@ -109,7 +109,7 @@ def test_what_is_taken_back_is_missing_and_accepted_once_more() -> None:
 
 @given(st.integers(0, 5000), st.integers(1, 3))
 def test_nothing_else_is_taken_back(counter: int, began: int) -> None:
-    """What the window has not, and lines that are forgotten."""
+    """Counters that the window has not, and lines that are forgotten."""
     lines = Lines()
     accept(lines, message(2000))
     if (counter, began) != (2000, 1):

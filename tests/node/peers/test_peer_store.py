@@ -117,7 +117,7 @@ async def test_keys_are_swept_and_no_longer_found(path: Path) -> None:
 
 
 async def test_after_a_loss_lines_from_before_are_not_accepted(path: Path) -> None:
-    """What was accepted of them is not known any more."""
+    """Their accepted messages are not known any more."""
     PeerStore(path, floor_ms=0).close()
     first = PeerStore(path, floor_ms=5000)
     assert first.state(PEER).lines.floor == 0

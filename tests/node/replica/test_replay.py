@@ -311,7 +311,8 @@ async def test_the_prefix_of_another_node_is_refused(tmp_path: Path) -> None:
 
 
 async def test_an_object_store_that_is_away_holds_up_nobody(tmp_path: Path) -> None:
-    """What waits is given up at its limit; a snapshot has it when the object store is back."""
+    """The waiting journal is given up at its limit; a snapshot has it when the object store is
+    back."""
     objects = MemoryObjects()
     node = Node(tmp_path / "data", objects, Position(NODE), lag_bytes_max=20_000)
     traffic = Traffic(node.run, Random(3))

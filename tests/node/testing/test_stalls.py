@@ -108,7 +108,7 @@ async def test_time_limits_of_asyncio_are_no_stalls(
 
 
 async def test_a_limit_of_a_handler_holds_for_the_test(world: World, node: SimNode) -> None:
-    """What a handler does when it is over may be what the test waits for."""
+    """The test may wait for the end of a handler."""
     done = anyio.Event()
 
     async def later() -> None:

@@ -132,7 +132,7 @@ def test_one_slot_is_enough_for_all() -> None:
 def test_every_delivery_has_its_turn(
     at_once: int, steps: list[tuple[int, int, bool, bool]]
 ) -> None:
-    """Whatever comes and ends in whatever order: never too many, and none is left behind."""
+    """Calls begin and end in any order: never too many, and none is left behind."""
     slots = DeliverySlots(at_once)
     latest: dict[bytes, int] = {}
     under_way: list[Delivery] = []

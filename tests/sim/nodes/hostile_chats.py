@@ -139,7 +139,7 @@ async def history(person: SimNode, public: bytes) -> list[Record]:
 async def problems(
     persons: list[SimNode], strangers: list[bytes], chats: Chats, now: float
 ) -> list[str]:
-    """What is wrong with the conversations in the end."""
+    """The faults of the conversations in the end."""
     found: list[str] = []
     for person, other in (persons, reversed(persons)):
         records = await history(person, other.public)

@@ -41,7 +41,7 @@ DRAINS = 0.1
 """The probability that the relay takes all one-time prekeys of a person, and hands out none."""
 STRANGERS = 3
 STRANGE = b"strange"
-"""What a stranger says outside of the chat."""
+"""The message of a stranger outside of the chat."""
 TEXTS_MAX = 6
 """The most texts of a stranger to one node."""
 REPEATS_MAX = 3
@@ -344,8 +344,8 @@ class HostileRelay:
     async def _take_in(
         self, owner: bytes, known: Collection[int], keys: Sequence[bytes]
     ) -> tuple[list[int], list[int]]:
-        """What the second node says when a person gives it one-time prekeys: how it is, that all
-        are gone, or that all are there. They are handed out in any case."""
+        """The answer of the second node to a person that gives it one-time prekeys: how it is, that
+        all are gone, or that all are there. They are handed out in any case."""
         deed = "take keys in" if self.is_honest else self._rng.choice(GIVEN_DEEDS)
         self._counts[deed] += 1
         fresh = self._one_time.setdefault(owner, [])

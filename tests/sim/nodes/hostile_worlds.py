@@ -90,7 +90,7 @@ class Messages:
     """Set while nodes run or are down for a short time."""
 
     def status(self, message: Sent) -> DeliveryStatus | None:
-        """What its sender was told last."""
+        """The last status that its sender was told."""
         found = self.reports.get(message.uuid)
         return found[-1] if found else None
 
@@ -105,7 +105,8 @@ def live(seed: int, folder: Path) -> Counter[str]:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a world is like. `fetchers` fetch messages as well; `night_s`: how long all nodes are
+    """The properties of a world. `fetchers` fetch messages as well; `night_s`: how long all nodes
+    are
     down between two parts of it, 0: not at all. `is_interrupted`: before that the second person is
     killed while a message of the first, who is patient, is on its way into its channel.
     `has_many_channels`: each has used all the channels that one sender may have, and uses more."""

@@ -45,7 +45,7 @@ SETTLED_S = 10.0
 """After this time messages go to files."""
 REPAIRS_MAX = 4
 MARGIN_BYTES = 128
-"""What belongs to the data of a message and is next to it in a file."""
+"""The bytes around the data of a message in a file that belong to it."""
 HEAD_BYTES = 512
 """The head of a page, without which nothing tells where its rows begin."""
 Line = dict[str, Any]
@@ -391,7 +391,7 @@ def _check_extent(damage: Damage, name: str, lost: list[bytes]) -> None:
     """Only what was in the damaged file is lost, and of a file only what was hit."""
     text = f"{damage.kind.value} {damage.path.name}: {name}"
     for data in lost:
-        # What is larger than a page goes on in others.
+        # Data larger than a page goes on in others.
         ends = data[:END_BYTES], data[-END_BYTES:]
         assert any(end in damage.before for end in ends), f"{text}: what is lost was elsewhere"
     if damage.path.parent.name == "journal":

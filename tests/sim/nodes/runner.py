@@ -195,7 +195,7 @@ async def _live(sim: Simulation) -> None:
 
 @asynccontextmanager
 async def running_clients(sim: Simulation) -> AsyncIterator[TaskGroup]:
-    """The clients of the plan, for the block. What one of them raises ends it."""
+    """The clients of the plan, for the block. An exception in one of them ends it."""
     async with anyio.create_task_group() as tasks:
         for channel in sim.plan.channels:
             if channel.is_inspected:

@@ -1,4 +1,4 @@
-/** What a program does with the client, in two steps; between them the node is started again. */
+/** A program that uses the client, in two steps; between them the node is started again. */
 
 import {
   Channel,

@@ -1,7 +1,7 @@
 """S3P as its specification prints it, and every hostile input of docs/reference/wire-protocol.md,
 for tests of the codec.
 
-In these words `~` is CRLF. What is malformed ends with the byte that makes it so.
+In these words `~` is CRLF. A malformed sample ends with the byte that makes it so.
 """
 
 from __future__ import annotations

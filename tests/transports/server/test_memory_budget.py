@@ -189,7 +189,7 @@ def test_room_for_one_lets_one_in_at_a_time() -> None:
 
 
 def test_connections_that_read_on_together_stay_within_the_budget() -> None:
-    """What lies above it is for the one that is favoured."""
+    """Memory above it is for the favoured one."""
     room = Room()
     reading = [Client(room, READ_BYTES) for _ in range(7)]
     while reading:

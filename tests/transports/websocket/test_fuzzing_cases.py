@@ -43,7 +43,7 @@ class Echo:
         self.client.events_received()
 
     def feed(self, data: bytes, step: int = 2**20) -> bytes:
-        """What comes back for these bytes of the client, whatever they are."""
+        """The node's bytes in answer to any bytes of the client."""
         said = b""
         for at in range(0, len(data), step):
             packets = self.framing.feed(data[at : at + step])

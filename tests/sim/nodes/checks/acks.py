@@ -23,10 +23,10 @@ def check(history: History) -> Iterator[str]:
 def _check_again(channel: ChannelHistory) -> Iterator[str]:
     """By the node, also after a restart, unless that came before the ack was on the disk.
 
-    A list that was requested before the ack may come late, where the disk holds replies up. What
-    a subscriber without an identity acked is kept nowhere, so a fanout channel that is built anew
-    because the disk failed pushes it again (docs/internals/storage.md); who is known is not pushed
-    it.
+    A list that was requested before the ack may come late, where the disk holds replies up. The
+    acks of a subscriber without an identity are kept nowhere, so a fanout channel that is built
+    anew because the disk failed pushes it again (docs/internals/storage.md); who is known is not
+    pushed it.
     """
     acked: dict[tuple[object, int], float] = {}
     requested: dict[int, list[float]] = {}

@@ -20,8 +20,8 @@ def check(history: History) -> Iterator[str]:
 
 
 def _check_pushes(channel: ChannelHistory) -> Iterator[str]:
-    """In a queue all connections together take the place of one. What a consumer put itself waits
-    for another one, and may be passed."""
+    """In a queue all connections together take the place of one. Messages that a consumer put
+    itself wait for another one, and may be passed."""
     top: dict[int, int] = {}
     at_once: dict[int, tuple[float, int]] = {}
     seen: dict[object, set[int]] = {}
@@ -40,7 +40,7 @@ def _check_pushes(channel: ChannelHistory) -> Iterator[str]:
                 else:
                     reader = connection.identity if channel.mode is Mode.FANOUT else 0
                 known = seen.setdefault(reader, set())
-                # What goes to several connections at one moment goes to one after the other.
+                # Messages to several connections at one moment go to one after the other.
                 at, before = at_once.get(scope, (-1.0, 0))
                 if at != event.at or scope:
                     before = top.get(scope, 0)

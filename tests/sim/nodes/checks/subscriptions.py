@@ -56,7 +56,7 @@ def _check_leases(
 
 
 def _check_acks(events: list[ce.ClientEvent]) -> Iterator[str]:
-    """What was acknowledged stays so."""
+    """Acknowledged offsets stay acknowledged."""
     acked = 0
     for event in events:
         match event:
