@@ -52,8 +52,7 @@ PARTS = {
 
 ON_BOTH_LIBRARIES = (HERE / "transports", HERE / "node" / "client")
 """The tests that run on asyncio and on trio in each run. Elsewhere the library makes no difference
-that
-these do not show, and only the full run has trio as well."""
+that these do not show, and only the full run has trio as well."""
 LONGEST_FIRST = (
     "crash",
     "spark",

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.documents import GUIDES, README, ROOT, SPARK, TUTORIALS, blocks_of, name_of, run_page
+from tests.sentences import pronoun_sentences, texts_of
 
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 PAGES = [README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *DOCS]
@@ -74,6 +75,27 @@ def test_lines_are_wrapped(path: Path) -> None:
     lines = prose(path).splitlines()
     long = [line for line in lines if len(line) > COLUMNS_MAX and not UNWRAPPED.match(line)]
     assert [line for line in long if " " in line.strip()] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("Whoever is on the way can forge receipts.", 1),
+        ("A node has a key.\nWhat it signs is public.\n\n- **Who asks** hears nothing.", 2),
+        ("| what | who |\n| --- | --- |\n| a | What is left. |\n\n1. Whose it is: nobody's.", 2),
+        ("# What is encrypted\n\nWhat is it? Whatever: a node.\n\n```\nWho pays.\n```", 1),
+        ("It asks what is there, and who. 3.5. Whatsoever.", 0),
+    ],
+)
+def test_the_rule_of_nouns_finds_sentences(tmp_path: Path, text: str, count: int) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(text, "utf-8")
+    assert len([each for part in texts_of(page) for each in pronoun_sentences(part)]) == count
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_sentences_begin_with_a_noun(path: Path) -> None:
+    assert [each for part in texts_of(path) for each in pronoun_sentences(part)] == []
 
 
 def strings() -> str:

@@ -9,12 +9,28 @@ from pathlib import Path
 
 import pytest
 
+from tests.sentences import pronoun_sentences, texts_of
+
 ROOT = Path(__file__).parent.parent
 TESTS = ROOT / "tests"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]
 ELSEWHERE = tomllib.loads((TESTS / "conformance" / "rows.toml").read_text("utf-8"))["elsewhere"]
 PACKAGES = ("actors", "transports", "node", "pipeline", "pyspark_millpond")
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+COMMENTED = (
+    *("actors", "transports", "node", "pipeline", "millpond", "pyspark_millpond"),
+    *("clients", "deploy", "scripts", "tests"),
+)
+SUFFIXES = (".py", ".pyi", ".js", ".mjs", ".ts", ".css", ".toml", ".sh")
+GENERATED = ("node_modules", "dist", "__pycache__", "_pb2.")
+SOURCES = sorted(
+    path
+    for folder in COMMENTED
+    for path in (ROOT / folder).rglob("*")
+    if (path.suffix in SUFFIXES or (folder == "scripts" and not path.suffix))
+    and path.is_file()
+    and not any(part in str(path) for part in GENERATED)
+)
 CLOCK_OR_DICE = re.compile(
     r"\btime\.time\(|\btime\.monotonic\b|perf_counter|random\.(random|randint|uniform|choice|shuffle)\("
 )
@@ -35,6 +51,34 @@ def test_the_packages_are_found() -> None:
 )
 def test_time_and_chance_are_arguments(path: Path) -> None:
     found = [line for line in path.read_text().splitlines() if CLOCK_OR_DICE.search(line)]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "count"),
+    [
+        ("a.py", '"""What a worker counts."""\nx = 1  # Who asks?\n# Who\n# waits.\n', 2),
+        ("a.py", 'x = "What is left."\n# A node, what it\n# is.\n', 0),
+        ("a.js", "/** What is shown. */\nlet x; // Whose it is.\n// A\n// What.\n", 2),
+        ("a.toml", "# Whatever is set.\nx = 1\n", 1),
+    ],
+)
+def test_the_rule_of_nouns_finds_comments(tmp_path: Path, name: str, text: str, count: int) -> None:
+    (tmp_path / name).write_text(text, "utf-8")
+    found = [each for part in texts_of(tmp_path / name) for each in pronoun_sentences(part)]
+    assert len(found) == count
+
+
+@pytest.mark.parametrize("folder", COMMENTED)
+def test_sentences_of_docstrings_and_comments_begin_with_a_noun(folder: str) -> None:
+    paths = [path for path in SOURCES if path.relative_to(ROOT).parts[0] == folder]
+    assert paths
+    found = [
+        (name_of(path), each)
+        for path in paths
+        for part in texts_of(path)
+        for each in pronoun_sentences(part)
+    ]
     assert found == []
 
 

@@ -89,8 +89,8 @@ class ScheduleRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class OnFailure(Enum):
-    """The fate of steps that wait for one that failed: they are skipped, they run all the
-    same, or they wait until it is retried."""
+    """The fate of steps that wait for one that failed: they are skipped, they run all the same, or
+    they wait until it is retried."""
 
     FAIL = "fail"
     IGNORE = "ignore"

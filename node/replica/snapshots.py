@@ -78,7 +78,7 @@ class SnapshotUpload:
         self._known: set[str] = set()
         self.bytes_uploaded = 0
         self.steps = self.step_bytes = 0
-        """What it has done so far, and the size of the file that is being uploaded."""
+        """Its progress so far, and the size of the file that is being uploaded."""
         self.is_given_up = False
         """Set from outside: its thread ends as soon as it can."""
         self._copy = SnapshotCopy(

@@ -106,9 +106,8 @@ def live(seed: int, folder: Path) -> Counter[str]:
 @dataclass(frozen=True)
 class Plan:
     """The properties of a world. `fetchers` fetch messages as well; `night_s`: how long all nodes
-    are
-    down between two parts of it, 0: not at all. `is_interrupted`: before that the second person is
-    killed while a message of the first, who is patient, is on its way into its channel.
+    are down between two parts of it, 0: not at all. `is_interrupted`: before that the second person
+    is killed while a message of the first, who is patient, is on its way into its channel.
     `has_many_channels`: each has used all the channels that one sender may have, and uses more."""
 
     is_open: bool

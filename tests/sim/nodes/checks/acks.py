@@ -25,8 +25,8 @@ def _check_again(channel: ChannelHistory) -> Iterator[str]:
 
     A list that was requested before the ack may come late, where the disk holds replies up. The
     acks of a subscriber without an identity are kept nowhere, so a fanout channel that is built
-    anew because the disk failed pushes it again (docs/internals/storage.md); who is known is not
-    pushed it.
+    anew because the disk failed pushes its messages again (docs/internals/storage.md); subscribers
+    with an identity do not get them again.
     """
     acked: dict[tuple[object, int], float] = {}
     requested: dict[int, list[float]] = {}
