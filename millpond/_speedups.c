@@ -13,7 +13,7 @@
 
 /* Goes up with each change of a function's arguments or results, together with that of
    transports/speedups.py. */
-enum { REVISION = 8 };
+enum { REVISION = 9 };
 
 /* P2P packets (transports/p2p/framing.py and packets.py). */
 
@@ -799,88 +799,131 @@ skip_append_sizes(Input *input, uint64_t count)
 }
 
 PyDoc_STRVAR(measure_bodies_doc,
-"measure_bodies(data, count, begin, end, /) -> (offset, size, total) | None\n--\n\n"
-"Of the `count` bodies of a chunk with these `data`: where that at `begin` stands, the bytes of\n"
-"those from there to before `end`, and the bytes of all. None: a body is empty, a record has more\n"
-"than a body, or the data are not plainly right.");
+"measure_bodies(record_bytes, data, count, begin, end, size_max, /) -> (offset, taken, size) | None\n--\n\n"
+"Of the `count` bodies of a chunk with these `data`: where that at `begin` stands, how many from\n"
+"there to before `end` have a size of `size_max` at most, and that size: their bytes, and\n"
+"`record_bytes` for each. None: a body is empty, a record has more than a body, or the data are not\n"
+"plainly right.");
 
 static PyObject *
 measure_bodies(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
-    if (!is_count(count, 4, "measure_bodies") || !is_bytes(args[0]))
+    if (!is_count(count, 6, "measure_bodies") || !is_bytes(args[1]))
         return NULL;
-    const Py_ssize_t wanted = PyLong_AsSsize_t(args[1]);
-    const Py_ssize_t begin = PyLong_AsSsize_t(args[2]), end = PyLong_AsSsize_t(args[3]);
+    const Py_ssize_t record_bytes = PyLong_AsSsize_t(args[0]), wanted = PyLong_AsSsize_t(args[2]);
+    const Py_ssize_t begin = PyLong_AsSsize_t(args[3]), end = PyLong_AsSsize_t(args[4]);
     if (PyErr_Occurred())
         return NULL;
-    Input input = {PyBytes_AS_STRING(args[0]), PyBytes_GET_SIZE(args[0]), 0};
-    uint64_t columns, bodies, arrived;
+    const uint64_t size_max = PyLong_AsUnsignedLongLong(args[5]);
+    if (PyErr_Occurred())
+        return NULL;
+    if (record_bytes < 0 || record_bytes > UINT16_MAX) {
+        PyErr_SetString(PyExc_ValueError, "no such size of a record");
+        return NULL;
+    }
+    Input input = {PyBytes_AS_STRING(args[1]), PyBytes_GET_SIZE(args[1]), 0};
+    uint64_t columns, bodies, arrived, taken_bytes = 0;
     if (begin < 0 || end > wanted || begin >= end || !read_array_head(&input, &columns)
         || columns < CHUNK_COLUMNS_MIN || columns > CHUNK_COLUMNS_MAX
         || !read_array_head(&input, &bodies) || bodies != (uint64_t)wanted)
         Py_RETURN_NONE;
-    Py_ssize_t offset = 0, bytes = 0, total = 0, size;
+    Py_ssize_t offset = 0, taken = 0, size;
     for (Py_ssize_t i = 0; i < wanted; i++) {
         if (i == begin)
             offset = input.at;
         if (read_packed_body(&input, &size) == NULL || size == 0)
             Py_RETURN_NONE;
-        total += size;
-        if (i >= begin && i < end)
-            bytes += size;
+        const uint64_t more = (uint64_t)size + (uint64_t)record_bytes;
+        if (i == begin + taken && i < end && more <= size_max - taken_bytes) {
+            taken_bytes += more;
+            taken++;
+        }
     }
     if (!skip_nil(&input) || !skip_nil(&input) || !skip_nil(&input)
         || (columns > 4 && !skip_append_sizes(&input, bodies))
         || (columns > 5 && !read_unsigned(&input, &arrived)) || input.at != input.size)
         Py_RETURN_NONE;
-    return Py_BuildValue("nnn", offset, bytes, total);
+    return Py_BuildValue("nnK", offset, taken, (unsigned long long)taken_bytes);
+}
+
+/* The arguments `data, offset, count, first, second`: so many bodies of a chunk, which stand there
+   in its data, and two numbers. `first` is that of the first body; it goes up by one with each. */
+typedef struct {
+    Input input;
+    Py_ssize_t offset;
+    Py_ssize_t count;
+    uint64_t first;
+    uint64_t second;
+    uint64_t bytes;
+} PackedPart;
+
+static bool
+read_packed_part(PyObject *const *args, Py_ssize_t count, const char *name, PackedPart *part)
+{
+    if (!is_count(count, 5, name) || !is_bytes(args[0]))
+        return false;
+    part->offset = PyLong_AsSsize_t(args[1]);
+    part->count = PyLong_AsSsize_t(args[2]);
+    if (PyErr_Occurred())
+        return false;
+    part->first = PyLong_AsUnsignedLongLong(args[3]);
+    if (PyErr_Occurred())
+        return false;
+    part->second = PyLong_AsUnsignedLongLong(args[4]);
+    if (PyErr_Occurred())
+        return false;
+    if (part->offset < 0 || part->count < 0 || part->offset > PyBytes_GET_SIZE(args[0])) {
+        PyErr_SetString(PyExc_ValueError, "no such part of the data");
+        return false;
+    }
+    if (part->count > 0 && part->first > UINT64_MAX - (uint64_t)(part->count - 1)) {
+        PyErr_SetString(PyExc_OverflowError, "a number is above the largest u64");
+        return false;
+    }
+    part->input = (Input){PyBytes_AS_STRING(args[0]), PyBytes_GET_SIZE(args[0]), part->offset};
+    part->bytes = 0;
+    Py_ssize_t size;
+    for (Py_ssize_t i = 0; i < part->count; i++) {
+        if (read_packed_body(&part->input, &size) == NULL) {
+            PyErr_SetString(PyExc_ValueError, "there are fewer bodies");
+            return false;
+        }
+        part->bytes += (uint64_t)size;
+    }
+    part->input.at = part->offset;
+    return true;
+}
+
+/* A string for all bodies of a part, of which each becomes at most `numerator / denominator` of its
+   bytes and `more`. */
+static PyObject *
+new_part_bytes(const PackedPart *part, Py_ssize_t more, int numerator, int denominator)
+{
+    const uint64_t bodies = part->bytes / (uint64_t)denominator * (uint64_t)numerator;
+    const uint64_t all = bodies + (uint64_t)numerator + (uint64_t)part->count * (uint64_t)more;
+    return all > PY_SSIZE_T_MAX ? PyErr_NoMemory() : PyBytes_FromStringAndSize(NULL, (Py_ssize_t)all);
 }
 
 PyDoc_STRVAR(write_packed_records_doc,
-"write_packed_records(data, offset, count, ms, seq, /) -> bytes\n--\n\n"
+"write_packed_records(data, offset, count, seq, ms, /) -> bytes\n--\n\n"
 "`write_records` for `count` bodies of a chunk that stand at `offset` of its `data`. Raises\n"
 "ValueError where there are fewer.");
 
 static PyObject *
 write_packed_records(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
-    if (!is_count(count, 5, "write_packed_records") || !is_bytes(args[0]))
+    PackedPart part;
+    if (!read_packed_part(args, count, "write_packed_records", &part))
         return NULL;
-    const Py_ssize_t offset = PyLong_AsSsize_t(args[1]), records = PyLong_AsSsize_t(args[2]);
-    if (PyErr_Occurred())
-        return NULL;
-    const uint64_t ms = PyLong_AsUnsignedLongLong(args[3]);
-    if (PyErr_Occurred())
-        return NULL;
-    const uint64_t seq = PyLong_AsUnsignedLongLong(args[4]);
-    if (PyErr_Occurred())
-        return NULL;
-    if (offset < 0 || records < 0 || offset > PyBytes_GET_SIZE(args[0])) {
-        PyErr_SetString(PyExc_ValueError, "no such part of the data");
-        return NULL;
-    }
-    if (records > 0 && seq > UINT64_MAX - (uint64_t)(records - 1)) {
-        PyErr_SetString(PyExc_OverflowError, "an id is above the largest u64");
-        return NULL;
-    }
-    Input input = {PyBytes_AS_STRING(args[0]), PyBytes_GET_SIZE(args[0]), offset};
-    Py_ssize_t room = 0, size;
-    for (Py_ssize_t i = 0; i < records; i++) {
-        if (read_packed_body(&input, &size) == NULL) {
-            PyErr_SetString(PyExc_ValueError, "there are fewer bodies");
-            return NULL;
-        }
-        room += FRAME_BYTES_MAX + size;
-    }
-    PyObject *written = PyBytes_FromStringAndSize(NULL, room);
+    PyObject *written = new_part_bytes(&part, FRAME_BYTES_MAX, 1, 1);
     if (written == NULL)
         return NULL;
-    input.at = offset;
     RecordIds ids;
-    begin_ids(&ids, ms, seq);
+    begin_ids(&ids, part.second, part.first);
     char *at = PyBytes_AS_STRING(written);
-    for (Py_ssize_t i = 0; i < records; i++) {
-        const char *body = read_packed_body(&input, &size);
+    Py_ssize_t size = 0;
+    for (Py_ssize_t i = 0; i < part.count; i++) {
+        const char *body = read_packed_body(&part.input, &size);
         at = write_record(at, &ids, body, (size_t)size);
     }
     _PyBytes_Resize(&written, at - PyBytes_AS_STRING(written));
@@ -1142,28 +1185,61 @@ write_batch(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return written;
 }
 
+PyDoc_STRVAR(write_packed_batch_doc,
+"write_packed_batch(data, offset, count, first, timestamp, /) -> bytes\n--\n\n"
+"`write_batch` for `count` bodies of a chunk that stand at `offset` of its `data`, all with one\n"
+"timestamp. Raises ValueError where there are fewer.");
+
+static PyObject *
+write_packed_batch(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    PackedPart part;
+    if (!read_packed_part(args, count, "write_packed_batch", &part))
+        return NULL;
+    PyObject *written = new_part_bytes(&part, FOUND_BYTES_MAX, 1, 1);
+    if (written == NULL)
+        return NULL;
+    char *at = PyBytes_AS_STRING(written);
+    Py_ssize_t size = 0;
+    for (Py_ssize_t i = 0; i < part.count; i++) {
+        const char *body = read_packed_body(&part.input, &size);
+        at = write_found_record(at, part.first++, part.second, body, (size_t)size);
+    }
+    _PyBytes_Resize(&written, at - PyBytes_AS_STRING(written));
+    return written;
+}
+
 /* RustLog's JSON (transports/rustlog/codec.py): records are strings of Base64. */
 
 static const char BASE64[64] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/* One more than the digits of Base64, by their characters; 0: the character is none. */
-static const unsigned char BASE64_DIGITS[256] = {
-    ['A'] = 1, ['B'] = 2, ['C'] = 3, ['D'] = 4, ['E'] = 5, ['F'] = 6, ['G'] = 7, ['H'] = 8,
-    ['I'] = 9, ['J'] = 10, ['K'] = 11, ['L'] = 12, ['M'] = 13, ['N'] = 14, ['O'] = 15, ['P'] = 16,
-    ['Q'] = 17, ['R'] = 18, ['S'] = 19, ['T'] = 20, ['U'] = 21, ['V'] = 22, ['W'] = 23,
-    ['X'] = 24, ['Y'] = 25, ['Z'] = 26, ['a'] = 27, ['b'] = 28, ['c'] = 29, ['d'] = 30,
-    ['e'] = 31, ['f'] = 32, ['g'] = 33, ['h'] = 34, ['i'] = 35, ['j'] = 36, ['k'] = 37,
-    ['l'] = 38, ['m'] = 39, ['n'] = 40, ['o'] = 41, ['p'] = 42, ['q'] = 43, ['r'] = 44,
-    ['s'] = 45, ['t'] = 46, ['u'] = 47, ['v'] = 48, ['w'] = 49, ['x'] = 50, ['y'] = 51,
-    ['z'] = 52, ['0'] = 53, ['1'] = 54, ['2'] = 55, ['3'] = 56, ['4'] = 57, ['5'] = 58,
-    ['6'] = 59, ['7'] = 60, ['8'] = 61, ['9'] = 62, ['+'] = 63, ['/'] = 64,
-};
+/* Two characters for each 12 bits, and the bits of a character at each of the four places of a
+   group, by its code; NO_DIGIT: the character is none. Filled when the module is loaded. */
+static unsigned char BASE64_PAIRS[4096][2];
+static uint32_t BASE64_BITS[4][256];
+enum { NO_DIGIT = 1 << 24 };
 
-/* Above 63: the character is none. */
-static unsigned char
-base64_digit(char character)
+static void
+fill_base64_tables(void)
 {
-    return (unsigned char)(BASE64_DIGITS[(unsigned char)character] - 1);
+    for (int i = 0; i < 4096; i++) {
+        BASE64_PAIRS[i][0] = (unsigned char)BASE64[i >> 6];
+        BASE64_PAIRS[i][1] = (unsigned char)BASE64[i & 63];
+    }
+    for (int place = 0; place < 4; place++) {
+        for (int code = 0; code < 256; code++)
+            BASE64_BITS[place][code] = NO_DIGIT;
+        for (int digit = 0; digit < 64; digit++)
+            BASE64_BITS[place][(unsigned char)BASE64[digit]] = (uint32_t)digit << (18 - 6 * place);
+    }
+}
+
+/* The 24 bits of four characters; NO_DIGIT and more: one is none. */
+static uint32_t
+base64_group(const unsigned char *text)
+{
+    return BASE64_BITS[0][text[0]] | BASE64_BITS[1][text[1]] | BASE64_BITS[2][text[2]]
+        | BASE64_BITS[3][text[3]];
 }
 
 static Py_ssize_t
@@ -1177,10 +1253,9 @@ write_base64(char *at, const unsigned char *data, Py_ssize_t size)
 {
     for (; size >= 3; data += 3, size -= 3) {
         const uint32_t bits = (uint32_t)data[0] << 16 | (uint32_t)data[1] << 8 | data[2];
-        *at++ = BASE64[bits >> 18];
-        *at++ = BASE64[bits >> 12 & 63];
-        *at++ = BASE64[bits >> 6 & 63];
-        *at++ = BASE64[bits & 63];
+        memcpy(at, BASE64_PAIRS[bits >> 12], 2);
+        memcpy(at + 2, BASE64_PAIRS[bits & 4095], 2);
+        at += 4;
     }
     if (size > 0) {
         const uint32_t bits = (uint32_t)data[0] << 16 | (size > 1 ? (uint32_t)data[1] << 8 : 0);
@@ -1198,33 +1273,29 @@ static Py_ssize_t
 read_base64(unsigned char *at, const char *text, Py_ssize_t size)
 {
     const unsigned char *const start = at;
+    const unsigned char *group = (const unsigned char *)text;
     const Py_ssize_t padding = size == 0 ? 0 : (text[size - 1] == '=') + (text[size - 2] == '=');
-    const Py_ssize_t whole = padding ? size - 4 : size;
-    unsigned char bad = 0;
-    for (Py_ssize_t i = 0; i < whole; i += 4) {
-        const unsigned char a = base64_digit(text[i]);
-        const unsigned char b = base64_digit(text[i + 1]);
-        const unsigned char c = base64_digit(text[i + 2]);
-        const unsigned char d = base64_digit(text[i + 3]);
-        bad |= a | b | c | d;
-        *at++ = (unsigned char)(a << 2 | b >> 4);
-        *at++ = (unsigned char)(b << 4 | c >> 2);
-        *at++ = (unsigned char)(c << 6 | d);
+    uint32_t bad = 0;
+    for (Py_ssize_t left = padding ? size - 4 : size; left > 0; left -= 4, group += 4) {
+        const uint32_t bits = base64_group(group);
+        bad |= bits;
+        *at++ = (unsigned char)(bits >> 16);
+        *at++ = (unsigned char)(bits >> 8);
+        *at++ = (unsigned char)bits;
     }
     if (padding) {
-        const unsigned char a = base64_digit(text[whole]);
-        const unsigned char b = base64_digit(text[whole + 1]);
-        const unsigned char c =
-            padding == 1 ? base64_digit(text[whole + 2]) : (unsigned char)0;
-        bad |= a | b | c;
-        *at++ = (unsigned char)(a << 2 | b >> 4);
+        const unsigned char last[4] = {
+            group[0], group[1], padding == 1 ? group[2] : (unsigned char)'A', 'A'};
+        const uint32_t bits = base64_group(last);
+        bad |= bits;
+        *at++ = (unsigned char)(bits >> 16);
         if (padding == 1)
-            *at++ = (unsigned char)(b << 4 | c >> 2);
+            *at++ = (unsigned char)(bits >> 8);
         /* Bits that no byte has are zero, where they are plainly right. */
-        if ((padding == 1 ? c & 3 : b & 15) != 0)
+        if ((bits & (padding == 1 ? 0xff : 0xffff)) != 0)
             return -1;
     }
-    return bad & 0xc0 ? -1 : at - start;
+    return bad >= NO_DIGIT ? -1 : at - start;
 }
 
 /* The next string of an array, passed over with the comma or the bracket behind it; its text, or
@@ -1303,10 +1374,14 @@ read_base64_records(PyObject *module, PyObject *const *args, Py_ssize_t count)
 static const char ROW_OFFSET[] = "{\"offset\":", ROW_TIMESTAMP[] = ",\"timestamp\":";
 static const char ROW_PAYLOAD[] = ",\"payload\":\"", ROW_END[] = "\"},";
 
-enum {
-    ROW_BYTES_MAX = sizeof ROW_OFFSET + sizeof ROW_TIMESTAMP + sizeof ROW_PAYLOAD + sizeof ROW_END
-        + 2 * DIGITS_MAX
-};
+enum { ROW_MIDDLE_BYTES_MAX = sizeof ROW_TIMESTAMP + sizeof ROW_PAYLOAD + DIGITS_MAX };
+enum { ROW_BYTES_MAX = sizeof ROW_OFFSET + DIGITS_MAX + ROW_MIDDLE_BYTES_MAX + sizeof ROW_END };
+
+/* What is between the offsets and the payloads of rows that have one timestamp. */
+typedef struct {
+    char text[ROW_MIDDLE_BYTES_MAX];
+    size_t size;
+} RowMiddle;
 
 static char *
 write_number(char *at, uint64_t number)
@@ -1314,6 +1389,24 @@ write_number(char *at, uint64_t number)
     char digits[DIGITS_MAX];
     const char *first = write_digits(digits + DIGITS_MAX, number);
     return copy(at, first, (size_t)(digits + DIGITS_MAX - first));
+}
+
+static void
+begin_rows(RowMiddle *middle, uint64_t timestamp)
+{
+    char *at = copy(middle->text, ROW_TIMESTAMP, sizeof ROW_TIMESTAMP - 1);
+    at = copy(write_number(at, timestamp), ROW_PAYLOAD, sizeof ROW_PAYLOAD - 1);
+    middle->size = (size_t)(at - middle->text);
+}
+
+static char *
+write_row(char *at, uint64_t offset, const RowMiddle *middle, const char *body, Py_ssize_t size)
+{
+    at = copy(at, ROW_OFFSET, sizeof ROW_OFFSET - 1);
+    at = write_number(at, offset);
+    at = copy(at, middle->text, middle->size);
+    at = write_base64(at, (const unsigned char *)body, size);
+    return copy(at, ROW_END, sizeof ROW_END - 1);
 }
 
 PyDoc_STRVAR(write_rows_doc,
@@ -1351,17 +1444,38 @@ write_rows(PyObject *module, PyObject *const *args, Py_ssize_t count)
     PyObject *written = PyBytes_FromStringAndSize(NULL, room);
     if (written == NULL)
         return NULL;
+    RowMiddle middle;
+    begin_rows(&middle, timestamp);
     char *at = PyBytes_AS_STRING(written);
     for (Py_ssize_t i = 0; i < records; i++, offset++) {
         PyObject *body = PyList_GET_ITEM(args[2], i);
-        at = copy(at, ROW_OFFSET, sizeof ROW_OFFSET - 1);
-        at = write_number(at, offset);
-        at = copy(at, ROW_TIMESTAMP, sizeof ROW_TIMESTAMP - 1);
-        at = write_number(at, timestamp);
-        at = copy(at, ROW_PAYLOAD, sizeof ROW_PAYLOAD - 1);
-        at = write_base64(
-            at, (const unsigned char *)PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body));
-        at = copy(at, ROW_END, sizeof ROW_END - 1);
+        at = write_row(at, offset, &middle, PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body));
+    }
+    _PyBytes_Resize(&written, at - PyBytes_AS_STRING(written));
+    return written;
+}
+
+PyDoc_STRVAR(write_packed_rows_doc,
+"write_packed_rows(data, offset, count, first, timestamp, /) -> bytes\n--\n\n"
+"`write_rows` for `count` bodies of a chunk that stand at `offset` of its `data`. Raises ValueError\n"
+"where there are fewer.");
+
+static PyObject *
+write_packed_rows(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    PackedPart part;
+    if (!read_packed_part(args, count, "write_packed_rows", &part))
+        return NULL;
+    PyObject *written = new_part_bytes(&part, ROW_BYTES_MAX + 4, 4, 3);
+    if (written == NULL)
+        return NULL;
+    RowMiddle middle;
+    begin_rows(&middle, part.second);
+    char *at = PyBytes_AS_STRING(written);
+    Py_ssize_t size = 0;
+    for (Py_ssize_t i = 0; i < part.count; i++) {
+        const char *body = read_packed_body(&part.input, &size);
+        at = write_row(at, part.first++, &middle, body, size);
     }
     _PyBytes_Resize(&written, at - PyBytes_AS_STRING(written));
     return written;
@@ -1387,6 +1501,10 @@ static PyMethodDef methods[] = {
      measure_bodies_doc},
     {"write_packed_records", (PyCFunction)(void (*)(void))write_packed_records, METH_FASTCALL,
      write_packed_records_doc},
+    {"write_packed_batch", (PyCFunction)(void (*)(void))write_packed_batch, METH_FASTCALL,
+     write_packed_batch_doc},
+    {"write_packed_rows", (PyCFunction)(void (*)(void))write_packed_rows, METH_FASTCALL,
+     write_packed_rows_doc},
     {"write_rows", (PyCFunction)(void (*)(void))write_rows, METH_FASTCALL, write_rows_doc},
     {"write_batch", (PyCFunction)(void (*)(void))write_batch, METH_FASTCALL, write_batch_doc},
     {"write_records", (PyCFunction)(void (*)(void))write_records, METH_FASTCALL, write_records_doc},
@@ -1394,13 +1512,14 @@ static PyMethodDef methods[] = {
 };
 
 static int
-add_revision(PyObject *module)
+begin(PyObject *module)
 {
+    fill_base64_tables();
     return PyModule_AddIntConstant(module, "REVISION", REVISION);
 }
 
 static PyModuleDef_Slot slots[] = {
-    {Py_mod_exec, add_revision},
+    {Py_mod_exec, begin},
 #ifdef Py_mod_multiple_interpreters
     {Py_mod_multiple_interpreters, Py_MOD_PER_INTERPRETER_GIL_SUPPORTED},
 #endif

@@ -147,11 +147,11 @@ class MeasureBodies(Protocol):
     """A look at the data of a chunk, which does not take it apart."""
 
     def __call__(
-        self, data: bytes, count: int, begin: int, end: int, /
+        self, data: bytes, count: int, begin: int, end: int, size_max: int, /
     ) -> tuple[int, int, int] | None:
-        """Of its `count` bodies: where that at `begin` stands in `data`, the bytes of those from
-        there to before `end`, and the bytes of all. None: a body is empty, a record has more than
-        a body, or the data are not plainly right."""
+        """Of its `count` bodies: where that at `begin` stands in `data`, how many from there to
+        before `end` have a size of `size_max` at most, and that size, as the protocol counts it.
+        None: a body is empty, a record has more than a body, or the data are not plainly right."""
 
 
 class Read(StreamRequest, frozen=True, gc=False):
@@ -165,7 +165,8 @@ class Read(StreamRequest, frozen=True, gc=False):
     closed stream will not get. `one_append`: only records that were appended together with the
     first one shown, and all of them. `by_chunk`: the last chunk is shown to its end, also beyond
     `bytes_max`. `measure`: the client writes records as chunks keep them, so they are `packed`
-    where this can measure all of them (ids only, without empty records and command records).
+    where this can measure all of them (not by timestamp, without empty records and command
+    records; the filter passes every other record that `bytes_max` has room for).
     """
 
     is_encrypted: ClassVar[bool] = False
@@ -335,11 +336,15 @@ class RecordSlice(Protocol):
 
 class PackedSlice(msgspec.Struct, frozen=True, gc=False):
     """`count` consecutive records of a chunk as it keeps them: their bodies stand at `offset` of
-    its `data`, and their ids go up by one from `<ms>-<seq>`."""
+    its `data`. `first` is the sequence of the first one, `<ms>-<seq>` its id; both go up by one.
+    `timestamp` is that of each, `size` that of all as `Read.measure` counts it."""
 
     data: bytes
     offset: int
     count: int
+    size: int
+    first: int
+    timestamp: int
     ms: int
     seq: int
 
@@ -359,7 +364,9 @@ class Records(StreamReply, frozen=True, gc=False):
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of all bodies."""
+        """The bytes of all bodies; of packed ones, as they were measured."""
+        if self.packed:
+            return sum([each.size for each in self.packed])
         return sum([sum(map(len, span.bodies)) for span in self.spans])
 
 

@@ -124,39 +124,45 @@ def scan_chunks(
 def pack_chunks(
     read: Read, sequence: int, chunks: Sequence[Chunk]
 ) -> tuple[list[PackedSlice], int] | None:
-    """Of ascending chunks, what a read by id shows from `sequence` on, as they keep it, and where
+    """Of ascending chunks, what a read shows from `sequence` on, as they keep it, and where
     to continue. None: `scan_chunks` is to find it."""
     measure, start = read.measure, read.start
-    if measure is None or start.by is not SeekBy.ID:
+    if measure is None or not chunks or start.by is SeekBy.TIMESTAMP:
         return None
-    count_left, bytes_left, wanted, begin = read.count, read.bytes_max, start.id, 0
+    count_left, bytes_left = read.count, read.bytes_max
     found: list[PackedSlice] = []
-    if chunks:
-        first = chunks[0].first_id
-        if first.ms < wanted.ms:
+    chunk = chunks[0]
+    begin = max(sequence, start.sequence) - chunk.first
+    if begin < 0:
+        begin = 0
+    if start.by is SeekBy.ID:
+        first_id, wanted = chunk.first_id, start.id
+        if first_id.ms < wanted.ms:
             return None  # its records have other ids than these, or none is wanted
-        begin = max(sequence - chunks[0].first, 0)
-        if first.ms == wanted.ms:
-            begin = max(begin, wanted.seq - first.seq)
-        if begin >= chunks[0].count:
-            return None
+        if first_id.ms == wanted.ms and wanted.seq - first_id.seq > begin:
+            begin = wanted.seq - first_id.seq
+    if begin >= chunk.count:
+        return None
     for chunk in chunks:
-        count, first, data = chunk.count, chunk.first_id, chunk.data
+        count = chunk.count
         end = begin + count_left
         if end > count:
             end = count
-        # Small chunks are read together, by columns.
-        measured = measure(data, count, begin, end) if count > SMALL_RECORDS_MAX else None
+        if count <= SMALL_RECORDS_MAX:
+            return None  # small chunks are read together, by columns
+        data, first_id = chunk.data, chunk.first_id
+        measured = measure(data, count, begin, end, bytes_left)
         if measured is None:
             return None
-        offset, size, total = measured
-        if total > bytes_left:
-            return None
-        found.append(PackedSlice(data, offset, end - begin, first.ms, first.seq + begin))
-        sequence = chunk.first + end
-        count_left -= end - begin
-        bytes_left -= size
-        if not count_left or not bytes_left:
+        offset, taken, size = measured
+        if taken:
+            first, timestamp = chunk.first + begin, chunk.first_timestamp
+            ms, seq = first_id.ms, first_id.seq + begin
+            found.append(PackedSlice(data, offset, taken, size, first, timestamp, ms, seq))
+            sequence = first + taken
+            count_left -= taken
+            bytes_left -= size
+        if begin + taken < count or not count_left or not bytes_left:
             break
         begin = 0
     return (found, sequence) if found else None

@@ -16,6 +16,7 @@ import asyncio
 import gc
 import re
 import struct
+from binascii import b2a_base64
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from random import Random
@@ -263,12 +264,12 @@ async def s3p_append(
     ]
     taken = []
     for _ in range(slices):
-        began = cpu_ns()
+        began = cpu_ns() if row else 0
         for _ in range(REPEATS):
             for (receive, _), data in zip(ends, reads, strict=True):
                 receive(data)
             bench.run_pass()
-        taken.append(cpu_ns() - began)
+        taken.append(cpu_ns() - began if row else 0)
         for _, transport in ends:
             assert transport.take().count(b"$") == REPEATS * pipeline
     if row:
@@ -299,6 +300,67 @@ async def s3p_read(row: str, slices: int) -> None:
             for i, (_, transport, _) in enumerate(ends):
                 found = re.findall(rb"\r\n(\d+-\d+)\r\n", transport.take())
                 positions[i] = found[-1] if len(found) > 50 else b"0-0"
+        taken.append(total)
+    report(row, taken, REPEATS * len(ends))
+
+
+def _rustlog_frame(payload: bytes) -> bytes:
+    return len(payload).to_bytes(4, "big") + payload
+
+
+async def rustlog_produce(row: str, slices: int, *, records: int = 100) -> Bench:
+    """Produce of `records` x 100 bytes on 10 connections, to a topic of its own each."""
+    bench = Bench()
+    ends = [bench.rustlog_connection() for _ in range(10)]
+    reads = []
+    for i, (receive, transport) in enumerate(ends):
+        receive(_rustlog_frame(b'{"type":"CreateTopic","topic":"t%d","partition_count":1}' % i))
+        for _ in range(4):
+            bench.run_pass()
+            await asyncio.sleep(0)
+        assert b"true" in transport.take()
+        texts = b",".join([b'"%b"' % b2a_base64(BODY, newline=False)] * records)
+        head = b'{"type":"Produce","topic":"t%d","partition":0,"records":[' % i
+        reads.append(_rustlog_frame(head + texts + b"]}"))
+    taken = []
+    for _ in range(slices):
+        began = cpu_ns() if row else 0
+        for _ in range(REPEATS):
+            for (receive, _), data in zip(ends, reads, strict=True):
+                receive(data)
+            bench.run_pass()
+        taken.append(cpu_ns() - began if row else 0)
+        for _, transport in ends:
+            assert transport.take().count(b"ProduceResponse") == REPEATS
+    if row:
+        report(row, taken, REPEATS * len(ends))
+    return bench
+
+
+async def rustlog_fetch(row: str, slices: int) -> None:
+    """Fetch of 100 records on 10 connections, each walking over its topic."""
+    bench = await rustlog_produce("", 40)
+    ends = [bench.rustlog_connection() for _ in range(10)]
+    offset, taken = 0, []
+    for _ in range(slices):
+        total = 0
+        for _ in range(REPEATS):
+            reads = [
+                _rustlog_frame(
+                    b'{"type":"Fetch","topic":"t%d","partition":0,"offset":%d,"max_bytes":%d}'
+                    % (i, offset, 100 * len(BODY))
+                )
+                for i in range(len(ends))
+            ]
+            began = cpu_ns()
+            for (receive, _), data in zip(ends, reads, strict=True):
+                receive(data)
+            bench.run_pass()
+            await asyncio.sleep(0)
+            total += cpu_ns() - began
+            for _, transport in ends:
+                assert transport.take().count(b'"payload"') == 100
+            offset = (offset + 100) % (40 * REPEATS * 100)
         taken.append(total)
     report(row, taken, REPEATS * len(ends))
 
@@ -417,6 +479,8 @@ def rows(slices: int) -> Iterator[tuple[str, Callable[[str], Awaitable[object]]]
     yield "s3p-p16", lambda row: s3p_append(row, fewer, pipeline=16)
     yield "s3p-x100", lambda row: s3p_append(row, fewer, records=100, connections=10)
     yield "s3p-read100", lambda row: s3p_read(row, slices)
+    yield "rustlog-x100", lambda row: rustlog_produce(row, fewer)
+    yield "rustlog-fetch", lambda row: rustlog_fetch(row, slices)
     plain = b"content-type: application/octet-stream\r\n"
     yield (
         "http-durable",

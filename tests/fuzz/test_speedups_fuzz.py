@@ -14,6 +14,7 @@ import sys
 import sysconfig
 from binascii import b2a_base64
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 
 import msgspec
@@ -199,17 +200,25 @@ def test_chunks_are_measured_and_written_alike(rounds: int) -> None:
         count = len(bodies)
         begin = rng.randint(0, count - 1)
         end = rng.randint(begin + 1, count)
-        measured = native.measure_bodies(data, count, begin, end)
+        each, size_max = rng.choice((0, 8, 12)), rng.choice((0, 30, 300, 2**20, 2**64 - 1))
+        measured = native.measure_bodies(each, data, count, begin, end, size_max)
         if measured is None:
             continue
         span = columns_of(Chunk(0, count, 7, 7, Position(7, 5), Position(7, 5), data))
         assert span == RecordColumns(0, span.bodies, 7, Position(7, 5)), data
         assert b"" not in span.bodies
-        part = span.bodies[begin:end]
-        assert measured[1:] == (sum(map(len, part)), sum(map(len, span.bodies))), data
-        ms, seq = number(rng), min(number(rng), 2**64 - count)
-        written = native.write_packed_records(data, measured[0], end - begin, ms, seq)
-        assert written == encode_run_in_python(ms, seq, part), data
+        offset, taken, size = measured
+        sizes = list(accumulate((each + len(body) for body in span.bodies[begin:end]), initial=0))
+        assert taken == sum(size <= size_max for size in sizes[1:]) and size == sizes[taken], data
+        part = span.bodies[begin : begin + taken]
+        first, other = min(number(rng), 2**64 - count), number(rng)
+        shown = RecordColumns(first, part, other, Position(0, 0))
+        written = native.write_packed_records(data, offset, taken, first, other)
+        assert written == encode_run_in_python(other, first, part), data
+        written = native.write_packed_batch(data, offset, taken, first, other)
+        assert written == (RECORDS.encode_in_python(shown) if part else b""), data
+        written = native.write_packed_rows(data, offset, taken, first, min(other * 1000, 2**64 - 1))
+        assert written == (ROWS.encode_in_python(shown) if part else b""), data
         plain += 1
     assert plain > rounds // 4
 
@@ -219,8 +228,8 @@ def test_a_chunk_of_bodies_alone_is_measured() -> None:
         bodies = [b"%d" % at for at in range(count)]
         size = sum(map(len, bodies))
         chunk = ChunkBuilder(0, Position(7, 0), bodies, size, 7, None, 9).chunk()
-        measured = native.measure_bodies(chunk.data, count, 0, count)
-        assert measured is not None and measured[1:] == (size, size)
+        measured = native.measure_bodies(1, chunk.data, count, 0, count, 2**20)
+        assert measured is not None and measured[1:] == (count, size + count)
 
 
 def append_input(rng: random.Random) -> bytes:
@@ -432,9 +441,11 @@ def test_wrong_arguments_are_errors_of_python() -> None:
         with pytest.raises(ValueError, match=r"no such part|fewer"):
             native.write_packed_records(b"\x94\x91\xc4\1x", offset, records, 1, 1)
     with pytest.raises(OverflowError):
-        native.write_packed_records(b"\xc4\1x\xc4\1x", 0, 2, 1, 2**64 - 1)
+        native.write_packed_records(b"\xc4\1x\xc4\1x", 0, 2, 2**64 - 1, 1)
     with pytest.raises(TypeError):
-        native.measure_bodies("text", 1, 0, 1)  # type: ignore[arg-type]
+        native.measure_bodies(0, "text", 1, 0, 1, 9)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no such size"):
+        native.measure_bodies(-1, b"", 1, 0, 1, 9)
     with pytest.raises(KeyError):
         native.read_append_run(APPEND, OPENING, 0, failing, Put, LIMITS)
     with pytest.raises(OverflowError):

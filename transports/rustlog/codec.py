@@ -9,11 +9,19 @@ from __future__ import annotations
 import re
 from binascii import b2a_base64
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate, chain, repeat
 
 import msgspec
 
-from millpond.actors.streams.messages import U64_MAX, PackedBodies, RecordColumns, RecordSlice
+from millpond.actors.streams.messages import (
+    U64_MAX,
+    MeasureBodies,
+    PackedBodies,
+    PackedSlice,
+    RecordColumns,
+    RecordSlice,
+)
 from millpond.transports.rustlog.json_fallback import DecodedJson, decode_fallback
 from millpond.transports.rustlog.messages import (
     FRAME_BYTES_MAX,
@@ -246,13 +254,10 @@ def encode_fetched(
     for span in spans:
         count += len(span.bodies)
         size += sum(map(len, span.bodies))
-    fits = size * 4 // 3 + count * (_ROW_BYTES + 4) + ENVELOPE_BYTES <= frame_bytes_max
+    fits = fits_frame(count, size, frame_bytes_max)
     if fits and slices:
         pieces = [b"", _OPENING, *(each.encoded(ROWS) for each in slices)]
-        pieces[-1] = pieces[-1][:-1]
-        pieces.append(b'],"next_offset":%d}' % next_offset)
-        pieces[0] = sum(map(len, pieces)).to_bytes(4, "big")
-        return b"".join(pieces), count, size
+        return _response_of(pieces, next_offset), count, size
     rows = list(chain.from_iterable(map(_rows, spans)))
     if not fits:
         fitting = _fitting(rows, frame_bytes_max)
@@ -264,6 +269,37 @@ def encode_fetched(
 
 
 _OPENING = b'{"type":"FetchResponse","records":['
+
+
+MEASURE: MeasureBodies | None = partial(native.measure_bodies, 0) if is_native else None
+"""Of Fetches: their records come packed where they are written natively."""
+
+
+def fits_frame(records_max: int, bytes_max: int, frame_bytes_max: int) -> bool:
+    """True: a frame can carry so many records of so many bytes, whatever their offsets are."""
+    return bytes_max * 4 // 3 + records_max * (_ROW_BYTES + 4) + ENVELOPE_BYTES <= frame_bytes_max
+
+
+def encode_packed(slices: Sequence[PackedSlice], next_offset: int) -> tuple[bytes, int, int]:
+    """The same as `encode_fetched` of records that come as chunks keep them, and fit a frame."""
+    count = size = 0
+    pieces = [b"", _OPENING]
+    for each in slices:
+        count += each.count
+        size += each.size
+        micros = _micros(each.timestamp)
+        pieces.append(
+            native.write_packed_rows(each.data, each.offset, each.count, each.first, micros)
+        )
+    return _response_of(pieces, next_offset), count, size
+
+
+def _response_of(pieces: list[bytes], next_offset: int) -> bytes:
+    """The frame of a FetchResponse. The last piece ends with a comma, the first one is empty."""
+    pieces[-1] = pieces[-1][:-1]
+    pieces.append(b'],"next_offset":%d}' % next_offset)
+    pieces[0] = sum(map(len, pieces)).to_bytes(4, "big")
+    return b"".join(pieces)
 
 
 class _Rows:

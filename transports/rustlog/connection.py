@@ -19,7 +19,14 @@ from millpond.transports.rustlog.binary_codec import encode_response as encode_b
 from millpond.transports.rustlog.binary_codec import speaks_binary
 from millpond.transports.rustlog.binary_messages import BinaryError, BinaryRequest, ErrorCode
 from millpond.transports.rustlog.binary_requests import BinaryRequests, encode_refused
-from millpond.transports.rustlog.codec import encode_fetched, encode_produced, encode_response
+from millpond.transports.rustlog.codec import (
+    MEASURE,
+    encode_fetched,
+    encode_packed,
+    encode_produced,
+    encode_response,
+    fits_frame,
+)
 from millpond.transports.rustlog.decoder import NO_MEMORY, DecodedRequest, Decoder
 from millpond.transports.rustlog.json_fallback import DecodedJson
 from millpond.transports.rustlog.metrics import ConnectionMetrics, Lag
@@ -248,13 +255,16 @@ class RustlogProtocol:
         settings = self._settings
         if fetch.group_id is not msgspec.UNSET and fetch.group_id:
             self._node.rustlog_metrics.watch(fetch.topic, fetch.partition)
+        records_max, bytes_max = settings.fetch_records_max, self._fetch_bytes(fetch)
+        fits = fits_frame(records_max, bytes_max, settings.limits.frame_bytes_max)
         return m.Read(
             number,
             Seek(SeekBy.SEQUENCE, fetch.offset),
-            settings.fetch_records_max,
-            self._fetch_bytes(fetch),
+            records_max,
+            bytes_max,
             record_filter=self._filter,
             from_start=True,
+            measure=MEASURE if fits else None,
         )
 
     def _fetch_bytes(self, fetch: r.Fetch) -> int:
@@ -334,8 +344,11 @@ class RustlogProtocol:
     def _answer_fetch(self, fetch: r.Fetch, found: m.Records) -> bytes:
         """RLA-03: beyond the end there is nothing, and the client goes on from its offset."""
         next_offset = max(found.next, fetch.offset)
-        limit = self._settings.limits.frame_bytes_max
-        data, count, size = encode_fetched(found.spans, next_offset, limit, found.slices)
+        if found.packed:
+            data, count, size = encode_packed(found.packed, next_offset)
+        else:
+            limit = self._settings.limits.frame_bytes_max
+            data, count, size = encode_fetched(found.spans, next_offset, limit, found.slices)
         self._metrics.fetched(self._connection.answered, count, size)
         return self._connection.count_large(data)
 

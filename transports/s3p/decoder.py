@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate
 
 from millpond.actors.messages import CellMessage
@@ -182,7 +182,7 @@ def encode_records(spans: Sequence[RecordColumns], slices: Sequence[RecordSlice]
     return b"".join(pieces)
 
 
-MEASURE: MeasureBodies | None = native.measure_bodies if is_native else None
+MEASURE: MeasureBodies | None = partial(native.measure_bodies, 0) if is_native else None
 """Of READs: their records come packed where they are read natively."""
 
 
@@ -193,7 +193,7 @@ def encode_packed(slices: Sequence[PackedSlice]) -> bytes:
     for each in slices:
         count += each.count
         pieces.append(
-            native.write_packed_records(each.data, each.offset, each.count, each.ms, each.seq)
+            native.write_packed_records(each.data, each.offset, each.count, each.seq, each.ms)
         )
     pieces[0] = b"*%d\r\n" % (2 * count)
     return b"".join(pieces)

@@ -13,6 +13,7 @@ from millpond.actors.streams import messages as m
 from millpond.actors.streams.chunks import ChunkBuilder, join_columns
 from millpond.actors.streams.record_cache import RecordCache, StreamCache
 from millpond.transports.rustlog.codec import encode_fetched
+from millpond.transports.rustlog.codec import encode_packed as encode_packed_rows
 from millpond.transports.s3p.decoder import MEASURE, PAIRS, encode_packed, encode_records
 from tests.actors.streams.harness import StreamHarness, bodies_of, read_of, rows_of, streams_in
 
@@ -74,26 +75,29 @@ def test_any_reads_of_others_leave_a_read_as_it_is(
 def test_packed_records_are_those_of_a_read_by_columns(
     appends: list[Append], data: st.DataObject
 ) -> None:
-    """S3P-32, S3P-33: with any start, count and size."""
+    """S3P-32, S3P-33, RL-19: with any start, count and size."""
     with streams_in(None) as streams:
         fill(streams, appends)
         every = list(rows_of(streams.read()))
         for _ in range(8):
-            position = every[data.draw(st.integers(0, len(every) - 1))][2]
+            at = data.draw(st.integers(0, len(every) - 1))
+            position = every[at][2]
             if data.draw(st.booleans()):
                 seq = data.draw(st.sampled_from((0, position.seq + 1, 2**63, 2**64 - 1)))
                 position = Position(position.ms, seq)
+            start = data.draw(st.sampled_from((position, at)))
             limits = {
                 "count": data.draw(st.integers(1, 40)),
                 "bytes_max": data.draw(st.sampled_from((1, 60, 2**40))),
                 "record_filter": S3P,
             }
-            shown = streams.read(position, **limits)
-            found = streams.read(position, measure=MEASURE, **limits)
+            shown = streams.read(start, **limits)
+            found = streams.read(start, measure=MEASURE, **limits)
             assert found.next == shown.next
             if found.packed:
-                assert not found.spans
+                assert not found.spans and found.size_bytes == shown.size_bytes
                 assert encode_packed(found.packed) == encode_records(shown.spans)
+                assert encode_packed_rows(found.packed, 7) == encode_fetched(shown.spans, 7)
             else:
                 assert list(rows_of(found)) == list(rows_of(shown))
 
@@ -103,8 +107,11 @@ def test_records_of_large_appends_are_packed() -> None:
     with streams_in(None) as streams:
         fill(streams, [([b"%d" % at for at in range(9)], False, 1)] * 3)
         start = next(rows_of(streams.read(4, count=1)))[2]
-        found = streams.read(start, count=20, record_filter=S3P, measure=MEASURE)
-        assert [each.count for each in found.packed] == [5, 9, 6] and found.next == 24
+        for same in (start, 4):
+            found = streams.read(same, count=20, record_filter=S3P, measure=MEASURE)
+            assert [each.count for each in found.packed] == [5, 9, 6] and found.next == 24
+            found = streams.read(same, bytes_max=4, record_filter=S3P, measure=MEASURE)
+            assert [each.count for each in found.packed] == [4] and found.next == 8
 
 
 def test_s3p_41_what_is_trimmed_is_not_read_from_the_cache() -> None:
