@@ -149,6 +149,7 @@ class Cell:
         "pending",
         "pending_bytes",
         "pending_since",
+        "rebuilds_at",
         "refusal",
         "restarts",
         "resumes_at",
@@ -170,6 +171,8 @@ class Cell:
         """Batches are refused with this code: the cell is quarantined."""
         self.resumes_at = 0.0
         """After a crash: not run before this. Infinity while its state is being loaded."""
+        self.rebuilds_at = 0.0
+        """After a write that failed it is not built anew before this, but by a request."""
         self.pending: deque[PendingEffects] | None = None
         self.pending_since = 0.0
         self.pending_bytes = 0

@@ -47,6 +47,8 @@ LATER_MAX = 8
 """The cells of a turn that get batches that nobody waits for."""
 LOAD_RETRY_S = 5.0
 """A partition that could not be read is tried again after this; meanwhile it refuses."""
+FAULT_RETRY_S = 0.5
+"""A cell whose writes fail is built anew by itself this often; by a request at once."""
 
 
 class SchedulerSettings(msgspec.Struct, frozen=True):
@@ -402,7 +404,10 @@ class Scheduler:
         if fault is not None or cell.late is not None:
             cell.end_release(fault, now)
         if fault is not None:
-            self.timers.arm(cell, now)
+            # Built anew it may write at once, and fail again: no cell does that all the time.
+            self.timers.arm(cell, max(now, cell.rebuilds_at))
+            if now >= cell.rebuilds_at:
+                cell.rebuilds_at = now + FAULT_RETRY_S
         if cell.is_busy:
             return
         if cell.mailbox and cell.resumes_at <= now:

@@ -9,6 +9,7 @@ import pytest
 from millpond.actors.messages import (
     Attach,
     Attached,
+    Failed,
     Get,
     GetAck,
     Hangup,
@@ -18,7 +19,8 @@ from millpond.actors.messages import (
     PutAck,
     Reply,
 )
-from millpond.actors.store.interface import Deferred, Fault
+from millpond.actors.store.changes import Change
+from millpond.actors.store.interface import Commit, Deferred, Fault
 from tests.actors.channels.harness import NAME, ChannelHarness, pair
 from tests.actors.recording_port import RecordingPort
 from tests.actors.runtime.harness import LateStore, RuntimeHarness
@@ -173,3 +175,44 @@ def test_all_waiting_requests_are_refused_although_some_ports_fail() -> None:
     assert isinstance(caught.value.__context__, RuntimeError)
     pending.when_done(received.append)
     assert received == [7, 7, 7, 7]
+
+
+class FailingStore(LateStore):
+    """Writes nothing while it fails, and says so when the test says."""
+
+    fails = False
+
+    def write(self, name: bytes, changes: Sequence[Change]) -> Commit:
+        if not self.fails:
+            return super().write(name, changes)
+        self.commits.append(Commit())
+        return self.commits[-1]
+
+    def finish(self, fault: Fault | None = None) -> None:
+        for commit in self.commits:
+            if not commit.is_done:
+                commit.finish(fault)
+
+
+def test_a_cell_that_has_to_write_wakes_now_and_then_while_the_disk_fails() -> None:
+    """Built anew it writes at once, which fails at once: it may not be all that the node does."""
+    harness = ChannelHarness(pair(), store=(store := FailingStore()))
+    producer = harness.producer()
+    producer.send(Put(1, 10, b"expires"))
+    store.finish()
+    producer.port.take()
+    store.fails, wakes, end = True, 0, harness.now + 40
+    while (due := harness.scheduler.timers.next_at) <= end and wakes < 1000:
+        harness.now = max(harness.now, due)
+        harness.scheduler.turn(harness.now)
+        store.finish(Fault.NOT_STORED)
+        wakes += 1
+    assert 30 < wakes < 200, "for 30 s"
+    producer.send(Put(2, 10, b"refused"))
+    store.finish(Fault.NOT_STORED)
+    (refused,) = producer.port.take()
+    assert isinstance(refused, Failed), "a request is answered at once"
+    store.fails = False
+    harness.advance(1)
+    store.finish()
+    assert harness.kept() == []
