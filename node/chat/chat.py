@@ -11,6 +11,8 @@ from anyio.abc import TaskGroup
 
 from millpond.actors.errors import (
     BufferFull,
+    DataTooLarge,
+    EmptyData,
     Malformed,
     NotAllowed,
     RequestError,
@@ -19,12 +21,15 @@ from millpond.actors.errors import (
 )
 from millpond.actors.runtime.supervisor import contain
 from millpond.node.chat import messages as b
+from millpond.node.chat.actions import Action
 from millpond.node.chat.conversation import LatestMessage
 from millpond.node.chat.conversation_task import ConversationTask
 from millpond.node.chat.invites import LIFE_S, BadInvite, Invites
 from millpond.node.chat.local_stream import LocalStream
 from millpond.node.chat.message_requests import KeptMessage, MessageRequests
 from millpond.node.chat.records import COUNT_MAX, conversation_stream
+from millpond.node.chat.search import FOUND_MAX, OFFSET_MAX, QUERY_CHARS_MAX, Search
+from millpond.node.chat.search_index import excerpt
 from millpond.node.outbox.context import DeliveryStatus
 from millpond.node.outbox.messages import AddAnswer, AddRequest, Nothing, PeerOperation, write_body
 from millpond.node.outbox.outbox import Outbox
@@ -66,16 +71,18 @@ class Chat:
         self._open_stream = stream
         self._conversations: dict[bytes, ConversationTask] = {}
         self._scopes: dict[bytes, anyio.CancelScope] = {}
+        self._search = Search(stream, outbox.context.now)
         self._has_new_book = True
         outbox.on_status(self._on_status)
         outbox.on_prekey(self._on_prekey)
         outbox.context.book.on_change(self._on_book_change)
 
     def register(self, peer_requests: PeerRequests) -> None:
-        """Add the handlers of operations 7 to 9, 12 to 14 and 24 to 27."""
+        """Add the handlers of operations 7 to 9, 12 to 14, 24 to 27 and 30."""
         peer_requests.register(PeerOperation.CHAT_SEND, self._send)
         peer_requests.register(PeerOperation.CHATS, self._chats)
         peer_requests.register(PeerOperation.CHAT_READ, self._read)
+        peer_requests.register(PeerOperation.CHAT_SEARCH, self._find)
         peer_requests.register(PeerOperation.CHAT_REQUESTS, self._list_requests)
         peer_requests.register(PeerOperation.CHAT_ACCEPT, self._accept)
         peer_requests.register(PeerOperation.CHAT_REFUSE, self._refuse)
@@ -96,6 +103,7 @@ class Chat:
                 if self._has_new_book:
                     self._has_new_book = False
                     self._apply_address_book(tasks)
+                await self._search.drop_idle()
                 await anyio.sleep(CHECK_S)
 
     def _on_book_change(self) -> None:
@@ -177,8 +185,9 @@ class Chat:
         uuid = self._outbox.context.entropy(UUID_BYTES) if request.uuid is None else request.uuid
         if len(uuid) != UUID_BYTES:
             raise Malformed(f"a uuid has {UUID_BYTES} bytes")
-        task = self._task_of(request.peer)
-        return write_body(b.ChatSendAnswer(uuid, await task.send(request.text, uuid.hex())))
+        task, action = self._task_of(request.peer), _action_of(request)
+        sequence = await task.send(request.text, uuid.hex(), action, request.about.hex())
+        return write_body(b.ChatSendAnswer(uuid, sequence))
 
     async def _read(self, body: bytes) -> bytes:
         request = read_body(body, b.ChatReadRequest)
@@ -186,6 +195,38 @@ class Chat:
             raise Malformed("sequence is out of range")
         unread = await self._task_of(request.peer).mark_read(request.sequence)
         return write_body(b.ChatReadAnswer(unread))
+
+    async def _find(self, body: bytes) -> bytes:
+        request = read_body(body, b.ChatSearchRequest)
+        if not request.query.strip():
+            raise EmptyData("a search needs a word")
+        if len(request.query) > QUERY_CHARS_MAX:
+            raise DataTooLarge(f"a search has at most {QUERY_CHARS_MAX} characters")
+        if not (0 <= request.offset <= OFFSET_MAX and request.limit > 0):
+            raise Malformed("limit or offset is out of range")
+        only = None if request.peer is None else self._task_of(request.peer).peer
+        book, limit = self._outbox.context.book, min(request.limit, FOUND_MAX)
+        peers = [each for each in self._conversations if book.is_contact(each)]
+        result = await self._search.find(request.query, peers, only, limit + 1, request.offset)
+        names = {each.public: each for each in book.peers}
+        streams = {conversation_stream(each): names[each] for each in peers if each in names}
+        found = [
+            b.FoundText(
+                streams[each.conversation].name,
+                streams[each.conversation].id,
+                each.kind.value,
+                bytes.fromhex(each.uuid),
+                each.sequence,
+                each.at,
+                excerpt(each.text, request.query),
+            )
+            for each in result.found[:limit]
+            if each.conversation in streams
+        ]
+        has_more = len(result.found) > limit and request.offset + limit <= OFFSET_MAX
+        return write_body(
+            b.ChatSearchAnswer(found, has_more, result.is_indexing, result.has_left_out)
+        )
 
     async def _chats(self, body: bytes) -> bytes:
         request = read_body(body, b.ChatsRequest)
@@ -344,6 +385,19 @@ class Chat:
         """True if a message or receipt of the peer has come: it has accepted this node."""
         state = self._outbox.context.store.states.get(peer)
         return state is not None and bool(state.their_key or state.channels)
+
+
+def _action_of(request: b.ChatSendRequest) -> Action | None:
+    """Raises Malformed."""
+    if not request.action and not request.about:
+        return None
+    try:
+        action = Action(request.action)
+    except ValueError as error:
+        raise Malformed(f"unknown action {request.action!r}") from error
+    if len(request.about) != UUID_BYTES:
+        raise Malformed(f"an action is about a message: {UUID_BYTES} bytes")
+    return action
 
 
 def _sender_of(text: str) -> bytes:

@@ -12,6 +12,7 @@ from itertools import islice, takewhile
 
 import msgspec
 
+from millpond.node.chat.actions import Action, action_of, is_shown_alone
 from millpond.node.chat.payloads import Text
 from millpond.node.chat.records import VERSION, Kind, Record, State, is_newer
 from millpond.node.chat.reorder import Gap, OrderedMessage, ReorderBuffer
@@ -24,21 +25,24 @@ UNREAD_MAX = 10_000
 
 
 class OwnMessage(msgspec.Struct):
-    """A message of this node: record `sequence`. `secret`: it takes up an invite of the peer."""
+    """A message of this node: record `sequence`. `secret`: it takes up an invite of the peer.
+    `is_deleted`: a later one has deleted it."""
 
     uuid: str
     sequence: int
     state: State
     text: Text
     secret: str = ""
+    is_deleted: bool = False
 
 
 class LatestMessage(msgspec.Struct, frozen=True):
-    """The last message of a conversation."""
+    """The last message of a conversation, as it was edited; a deleted one has no text."""
 
     kind: Kind
     text: str
     at: int
+    uuid: str = ""
 
 
 class PendingReceipts(msgspec.Struct, frozen=True):
@@ -106,6 +110,13 @@ class Conversation:
         """A recent message of this node."""
         return self._own.get(uuid)
 
+    def can_change(self, uuid: str, now_ms: int) -> bool:
+        """True for a message of this node that can be edited or deleted: a recent one."""
+        own = self._own.get(uuid)
+        if own is None or own.secret or own.is_deleted or not is_shown_alone(own.text):
+            return False
+        return own.text.at >= now_ms - self._life_ms
+
     def is_seen(self, uuid: str) -> bool:
         """True if this message of the peer is stored already."""
         return uuid in self._seen
@@ -120,8 +131,17 @@ class Conversation:
 
     # Events: each returns the records to be stored.
 
-    def add_own(self, uuid: str, text: str, line: str, now_ms: int) -> Record:
-        """The record of a new message of this node. `line` starts a line if there is none."""
+    def add_own(
+        self,
+        uuid: str,
+        text: str,
+        line: str,
+        now_ms: int,
+        action: Action | None = None,
+        about: str = "",
+    ) -> Record:
+        """The record of a new message of this node. `line` starts a line if there is none. An
+        `action` is `about` another message."""
         return Record(
             v=VERSION,
             kind=Kind.OUT,
@@ -131,6 +151,8 @@ class Conversation:
             state=State.WAITING,
             n=self._count + 1,
             line=self._line or line,
+            action="" if action is None else action.value,
+            about=about,
         )
 
     def add_invite(self, uuid: str, secret: str, now_ms: int) -> Record:
@@ -169,9 +191,10 @@ class Conversation:
             yield Record(v=VERSION, kind=Kind.STATE, at=now_ms, uuid=uuid, state=state)
 
     @staticmethod
-    def note(uuid: str, text: str, now_ms: int) -> Record:
-        """The record of a note about the message of this uuid."""
-        return Record(v=VERSION, kind=Kind.NOTE, at=now_ms, uuid=uuid, text=text)
+    def note(uuid: str, text: str, now_ms: int, payload: str = "") -> Record:
+        """The record of a note about the message of this uuid, with its `payload` if that is not
+        understood."""
+        return Record(v=VERSION, kind=Kind.NOTE, at=now_ms, uuid=uuid, text=text, payload=payload)
 
     # Stored records.
 
@@ -218,10 +241,13 @@ class Conversation:
             self._line, self._count = record.line, 0
         self._count = max(self._count, record.n)
         self._add_own(sequence, record)
-        self.last = LatestMessage(Kind.OUT, record.text, record.at)
+        changed = self._own.get(record.about)
+        if changed is not None and action_of(record) is Action.DELETE:
+            changed.is_deleted = True
+        self._update_last(record)
 
     def _add_own(self, sequence: int, record: Record) -> None:
-        text = Text(record.line, record.n, record.at, record.text)
+        text = Text(record.line, record.n, record.at, record.text, record.action, record.about)
         own = OwnMessage(record.uuid, sequence, State.WAITING, text, record.secret)
         self._own[record.uuid] = self._waiting[record.uuid] = own
         while self._is_closed(next(iter(self._own.values())), record.at):
@@ -237,7 +263,12 @@ class Conversation:
         self.is_answered = True
         if record.line:
             self.reorder_buffer.resume(record.line, record.n)
-        self.last = LatestMessage(Kind.IN, record.text, record.at)
+        self._update_last(record)
+        if not is_shown_alone(record):
+            self._add_pending(State.DELIVERED, sequence, record.uuid)
+            if action_of(record) is Action.DELETE:
+                self._remove_unread(record.about)
+            return
         if sequence < self.read:
             self._add_pending(State.READ, sequence, record.uuid)
             return
@@ -245,6 +276,22 @@ class Conversation:
         self._unread[sequence] = record.uuid
         if len(self._unread) > UNREAD_MAX:
             self._unread.popitem(last=False)
+
+    def _remove_unread(self, uuid: str) -> None:
+        """A deleted message needs no reader."""
+        for sequence in [each for each, unread in self._unread.items() if unread == uuid]:
+            del self._unread[sequence]
+
+    def _update_last(self, record: Record) -> None:
+        last = self.last
+        if is_shown_alone(record):
+            self.last = LatestMessage(record.kind, record.text, record.at, record.uuid)
+        elif last is not None and last.kind is record.kind and last.uuid == record.about:
+            match action_of(record):
+                case Action.DELETE:
+                    self.last = LatestMessage(last.kind, "", last.at, last.uuid)
+                case Action.EDIT if last.text and not record.late:
+                    self.last = LatestMessage(last.kind, record.text, last.at, last.uuid)
 
     def _replay_state(self, record: Record) -> None:
         own = self._own.get(record.uuid)
@@ -273,6 +320,8 @@ def _record_of(each: OrderedMessage | Gap, now: float) -> Record:
                 line=text.line,
                 sent_at=text.at,
                 late=late,
+                action=text.action,
+                about=text.about,
             )
         case Gap(line=line, first=first, last=last):
             count = last - first + 1

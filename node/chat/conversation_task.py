@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
 
-from millpond.actors.errors import BufferFull, DataTooLarge, EmptyData, OutcomeUnknown
+from millpond.actors.errors import BufferFull, DataTooLarge, EmptyData, NotFound, OutcomeUnknown
+from millpond.node.chat.actions import REACTION_BYTES_MAX, Action, said_text
 from millpond.node.chat.conversation import Conversation
 from millpond.node.chat.conversation_log import ConversationLog
 from millpond.node.chat.local_stream import LocalStream
@@ -19,6 +20,7 @@ from millpond.node.outbox.outbox import Outbox
 
 WAITING_MAX = 10_000
 DAY_S = 86_400.0
+CHANGES = (Action.EDIT, Action.DELETE)
 STATES = {
     DeliveryStatus.SENT: State.SENT,
     DeliveryStatus.DELIVERED: State.DELIVERED,
@@ -84,15 +86,21 @@ class ConversationTask:
         self._sender.message_added()
         self._sender.receipt_due()
 
-    async def send(self, text: str, uuid: str) -> int:
-        """Store a message, which is then sent; returns its sequence.
+    async def send(
+        self, text: str, uuid: str, action: Action | None = None, about: str = ""
+    ) -> int:
+        """Store a message, which is then sent; returns its sequence. An `action` is `about` the
+        message with that uuid.
 
-        Raises EmptyData, DataTooLarge, BufferFull, and the errors of the stream.
+        Raises EmptyData, DataTooLarge, BufferFull, NotFound (a message that cannot be edited or
+        deleted), and the errors of the stream.
         """
+        text = said_text(action, text)
         if not text.strip():
             raise EmptyData("the message has no text")
-        if len(text.encode("utf-8", "surrogatepass")) > TEXT_BYTES_MAX:
-            raise DataTooLarge(f"a message has at most {TEXT_BYTES_MAX} bytes")
+        bytes_max = REACTION_BYTES_MAX if action is Action.REACT else TEXT_BYTES_MAX
+        if len(text.encode("utf-8", "surrogatepass")) > bytes_max:
+            raise DataTooLarge(f"it has at most {bytes_max} bytes")
         history = self._history
         conversation = await history.wait_conversation()
         async with history.lock:
@@ -102,7 +110,9 @@ class ConversationTask:
                     raise BufferFull(f"{WAITING_MAX} messages already wait for this peer")
                 line = self._outbox.context.entropy(LINE_DIGITS // 2).hex()
                 said_at = int(self._outbox.context.latest() * 1000)
-                record = conversation.add_own(uuid, text, line, said_at)
+                if action in CHANGES and not conversation.can_change(about, said_at):
+                    raise NotFound("this message cannot be changed: it is not yours, or is too old")
+                record = conversation.add_own(uuid, text, line, said_at, action, about)
                 await history.append(conversation, [record])
                 own = conversation.own_message(uuid)
         assert own is not None

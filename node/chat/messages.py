@@ -1,4 +1,4 @@
-"""The bodies of operations 7 to 9 and 12 to 14 of packets 94 and 95 (docs/guides/chat.md):
+"""The bodies of operations 7 to 9, 12 to 14 and 30 of packets 94 and 95 (docs/guides/chat.md):
 MessagePack maps."""
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ PREVIEW_CHARS = 120
 class ChatSendRequest(msgspec.Struct):
     """A message to `peer` (name or peer id).
 
-    `uuid` (16 bytes) identifies the message: a second request with it sends nothing new.
+    `uuid` (16 bytes) identifies the message: a second request with it sends nothing new. `action`
+    is empty or one of `actions`, about the message with the uuid `about`.
     """
 
     peer: str
     text: str
     uuid: bytes | None = None
+    action: str = ""
+    about: bytes = b""
 
 
 class ChatSendAnswer(msgspec.Struct):
@@ -37,7 +40,8 @@ class ChatsRequest(msgspec.Struct):
 
 
 class LastMessage(msgspec.Struct):
-    """The last message: `kind` is `out` or `in`, `text` its beginning, `at` in milliseconds."""
+    """The last message: `kind` is `out` or `in`, `text` its beginning (empty: it was deleted), `at`
+    in milliseconds."""
 
     kind: str
     text: str
@@ -179,3 +183,36 @@ class AcceptInviteRequest(msgspec.Struct):
 
     link: str
     name: str
+
+
+class ChatSearchRequest(msgspec.Struct):
+    """Messages with the words of `query`, in all conversations or in that with `peer`: up to
+    `limit`, after the first `offset`."""
+
+    query: str
+    peer: str | None = None
+    limit: int = 50
+    offset: int = 0
+
+
+class FoundText(msgspec.Struct):
+    """A message that was found: record `sequence` of the stream of the conversation with `peer`,
+    at `at` (ms), with the part of its text around the words."""
+
+    peer: str
+    id: str
+    kind: str
+    uuid: bytes
+    sequence: int
+    at: int
+    text: str
+
+
+class ChatSearchAnswer(msgspec.Struct):
+    """Messages, the newest first. `more`: there are others behind them. `indexing`: not all is
+    searched yet, ask again. `left_out`: the oldest are not searched."""
+
+    found: list[FoundText]
+    more: bool
+    indexing: bool
+    left_out: bool

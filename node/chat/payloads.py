@@ -1,10 +1,12 @@
 """Payloads of chat messages in envelopes: texts, receipts for them, and introductions. JSON.
 
     {"kind":"text","line":"5f3a9c01","n":1,"at":1763683200000,"text":"hi"}
+    {"kind":"text","line":"5f3a9c01","n":2,"at":1763683260000,"text":"hello","action":"edit",
+     "about":"00112233445566778899aabbccddeeff"}
     {"kind":"receipt","state":"delivered","of":["00112233445566778899aabbccddeeff"]}
     {"kind":"introduction","secret":"000102030405060708090a0b0c0d0e0f","card":"millpond:..."}
 
-The uuid of a text is that of its envelope.
+The uuid of a text is that of its envelope. Readers pass over fields that they do not know.
 """
 
 from __future__ import annotations
@@ -25,13 +27,18 @@ LINE_DIGITS = 8
 Uuid = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 
 
-class Text(msgspec.Struct, frozen=True, tag_field="kind", tag="text"):
-    """The `n`-th message of a sender in a line, written at `at` by the clock of the sender (ms)."""
+class Text(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="text"):
+    """The `n`-th message of a sender in a line, written at `at` by the clock of the sender (ms).
+
+    `action` (`actions`) says what it does with the message `about`.
+    """
 
     line: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{8}$")]
     n: Annotated[int, msgspec.Meta(ge=1, le=COUNT_MAX)]
     at: Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
     text: str
+    action: Annotated[str, msgspec.Meta(pattern="^[a-z]{0,16}$")] = ""
+    about: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{32})?$")] = ""
 
 
 class Receipt(msgspec.Struct, frozen=True, tag_field="kind", tag="receipt"):
@@ -67,10 +74,23 @@ Payload = Text | Receipt | Introduction
 
 
 class UnknownPayload(ValueError):
-    """A payload of a kind that this version does not know."""
+    """A payload of a kind that this version does not know. `said`: the text that it has for such
+    versions."""
+
+    def __init__(self, reason: str, said: str = "") -> None:
+        super().__init__(reason)
+        self.said = said
+
+
+class _LaterPayload(msgspec.Struct):
+    """A payload of a later version, which may have a text for people of earlier ones."""
+
+    kind: str
+    text: str = ""
 
 
 _decoder: msgspec.json.Decoder[Payload] = msgspec.json.Decoder(Payload)
+_later_decoder = msgspec.json.Decoder(_LaterPayload)
 _encoder = msgspec.json.Encoder()
 
 
@@ -84,7 +104,15 @@ def decode_payload(plaintext: bytes) -> Payload:
     try:
         payload = _decoder.decode(plaintext)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UnknownPayload(str(error)) from error
+        raise UnknownPayload(str(error), _said(plaintext)) from error
     if isinstance(payload, Text) and not 0 < len(payload.text.encode()) <= TEXT_BYTES_MAX:
         raise UnknownPayload("a text is empty or too long")
     return payload
+
+
+def _said(plaintext: bytes) -> str:
+    try:
+        said = _later_decoder.decode(plaintext).text
+        return said if 0 < len(said.encode()) <= TEXT_BYTES_MAX else ""
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return ""

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from math import inf
 
 import anyio
+import msgspec
 
 from millpond.actors.messages import Ack, Msg, Nack, NackReason
 from millpond.node.chat.conversation import Conversation
@@ -36,8 +37,16 @@ OnIntroduction = Callable[[bytes, Introduction], Awaitable[bool]]
 """A callback with the key of a contact that uses an invite; False: no open invite of this node, and
 not the one that has introduced this contact. Raises RequestErrors; it is called again then."""
 
-ReceivedPayload = tuple[str, Payload | None]
-"""The uuid of a message and its payload; None: a payload of an unknown kind."""
+
+class LaterPayload(msgspec.Struct, frozen=True):
+    """A payload of a kind that this version does not know, and the text that it has for people."""
+
+    payload: str
+    said: str
+
+
+ReceivedPayload = tuple[str, Payload | LaterPayload]
+"""The uuid of a message and its payload."""
 
 
 class Receiver:
@@ -108,8 +117,9 @@ class Receiver:
                         is_ours = await self._on_introduction(self._peer, payload)
                         said = INTRODUCED if is_ours else NOT_INTRODUCED
                         records.append(conversation.note(uuid, said, now_ms))
-                    case None:
-                        records.append(conversation.note(uuid, UNKNOWN_PAYLOAD, now_ms))
+                    case LaterPayload(payload=kept, said=said):
+                        told = f"{UNKNOWN_PAYLOAD}: {said}" if said else UNKNOWN_PAYLOAD
+                        records.append(conversation.note(uuid, told, now_ms, kept))
             records += conversation.state_records(changes, now_ms)
             await self._history.append(conversation, records)
 
@@ -129,4 +139,5 @@ class Receiver:
             return opened.uuid.hex(), decode_payload(opened.plaintext)
         except UnknownPayload as error:
             log.warning("unknown payload: channel=%r: %s", self._channel, error)
-            return opened.uuid.hex(), None
+            kept = opened.plaintext.decode("utf-8", "replace")
+            return opened.uuid.hex(), LaterPayload(kept, error.said)

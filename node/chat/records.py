@@ -65,7 +65,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     `n` counts the messages of a sender within a `line`, which is new when the sender's history is.
     An `in` has `sent_at`, by the clock of the sender, and is `late` after a reported gap.
     `missing` has the first and the last `n` of a gap, in a note. `secret` is that of an accepted
-    invite.
+    invite. An `in` or `out` with an `action` is `about` another message (`actions`). `payload` is
+    that of a message that this version does not understand, in a note.
     """
 
     v: int
@@ -80,6 +81,9 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     late: bool = False
     missing: tuple[Count, Count] | None = None
     secret: str = ""
+    action: str = ""
+    about: str = ""
+    payload: str = ""
 
 
 class Unreadable(ValueError):

@@ -34,6 +34,7 @@ class PeerOperation(IntEnum):
     ACCEPT_INVITE = 27
     PEER_BLOCK = 28
     PEER_VERIFY = 29
+    CHAT_SEARCH = 30
 
 
 class Nothing(msgspec.Struct):

@@ -39,8 +39,9 @@ from millpond.actors.subscriptions.messages import SHOWN_MAX
 from millpond.node import activity, admin, events, log_handler
 from millpond.node.backup import service as backup_service
 from millpond.node.backup import snapshots as backup_snapshots
-from millpond.node.chat import invites, message_requests
+from millpond.node.chat import actions, invites, message_requests, search, search_index
 from millpond.node.cli import contexts, jsonl
+from millpond.node.cli.chat import shown_messages
 from millpond.node.cli.commands import import_
 from millpond.node.client import asking, connect, inbox, link, otel
 from millpond.node.client import channel as client_channel
@@ -310,6 +311,16 @@ PEERS: dict[str, Numbers] = {
     ),
     "open invites": (invites.OPEN_MAX, invites.LIFE_S, invites.LIFE_S_MIN),
     "used invites that are remembered": (invites.USED_MAX,),
+    "a reaction to a message of a chat": (actions.REACTION_BYTES_MAX,),
+    "texts that a search of chats looks at": (search_index.TEXT_BYTES_MAX, search.IDLE_S),
+    "edits and deletions that a search has no message for": (search_index.CHANGES_MAX,),
+    "a search of chats": (
+        search.QUERY_CHARS_MAX,
+        search.FOUND_MAX,
+        search.OFFSET_MAX,
+        search.INDEXED_S,
+    ),
+    "messages of a chat that a terminal knows": (shown_messages.MESSAGES_MAX,),
     "addresses of network interfaces in a card": (own_addresses.FOUND_MAX,),
     "keys for one contact": (contact_keys.KEPT_MAX,),
     "the node's own prekey": (prekeys.DAY_S / 86_400, prekeys.TTL_S_MAX),

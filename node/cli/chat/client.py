@@ -18,7 +18,13 @@ from millpond.actors.errors import (
     StorageFailed,
     UnknownPeer,
 )
-from millpond.node.chat.messages import ChatInfo, ChatsAnswer, InviteAnswer
+from millpond.node.chat.actions import Action
+from millpond.node.chat.messages import (
+    ChatInfo,
+    ChatsAnswer,
+    ChatSearchAnswer,
+    InviteAnswer,
+)
 from millpond.node.chat.records import Record, Unreadable, decode_record
 from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.client.channel import Channel
@@ -59,14 +65,31 @@ class ChatClient:
             raise Failure(text, ExitCode.NOT_FOUND) from error
         return msgspec.convert(answer, ChatsAnswer).chats[0]
 
-    async def say(self, chat: ChatInfo, text: str) -> int:
+    async def say(
+        self, chat: ChatInfo, text: str, action: Action | None = None, about: str = ""
+    ) -> int:
         """One message, however often the node has to be asked; gives its sequence once it is kept.
+        An `action` is `about` the message with that uuid.
 
         Raises RequestErrors.
         """
         body = {"peer": chat.id, "text": text, "uuid": os.urandom(UUID_BYTES)}
+        if action is not None:
+            body |= {"action": action.value, "about": bytes.fromhex(about)}
         sequence: int = (await self._request(PeerOperation.CHAT_SEND, body))["sequence"]
         return sequence
+
+    async def search(
+        self, query: str, peer: str | None = None, offset: int = 0
+    ) -> ChatSearchAnswer:
+        """Messages with the words of a query, once all that can be searched is. Raises Malformed,
+        UnknownPeer, NotAllowed, EmptyData and DataTooLarge."""
+        body = {"query": query, "peer": peer, "offset": offset}
+        while True:
+            answer = await self._request(PeerOperation.CHAT_SEARCH, body)
+            found = msgspec.convert(answer, ChatSearchAnswer)
+            if not found.indexing:
+                return found
 
     async def invite(self, name: str) -> InviteAnswer:
         """An invite for the peer that will have this name."""

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 
 from millpond.node.chat.payloads import TEXT_BYTES_MAX
-from millpond.node.cli.chat import invites, requests
+from millpond.node.cli.chat import invites, requests, search
 from millpond.node.cli.chat.client import ChatClient
 from millpond.node.cli.chat.dialogue import Dialogue, Options, describe
 from millpond.node.cli.chat.screen import PipeScreen, Screen, is_terminal, terminal
@@ -35,6 +35,7 @@ examples:
   millpond chat invite bob                print a link, and its QR code, for bob
   millpond chat accept LINK alice         add its maker as alice; `-` reads the link from stdin
   millpond chat invites                   list open invites; `chat invites cancel bob` ends one
+  millpond chat search pond tomor         list messages with "pond" and with "tomorrow"
   millpond chat --web                     print a link that opens the chat page once
   millpond chat requests                  list first messages of unknown senders
   millpond chat requests accept ID carol  add the sender ID as the peer carol; ID is a peer id
@@ -44,7 +45,7 @@ examples:
 An invite works once, and adds both sides. The node stores messages for a peer until it or one of
 its relays is online. In a pipe each line of stdin is a message, and each received message is a line
 of stdout; an indented line continues the one above. A peer with the name `invite`, `invites`,
-`accept` or `requests` is reached by its id.
+`accept`, `requests` or `search` is reached by its id.
 """
 HISTORY = 20
 PIPE_RECONNECT_S = 30.0
@@ -60,7 +61,10 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("whom", metavar="PEER", nargs="?", help="name or id of a peer")
     parser.add_argument(
-        "words", metavar="ARG", nargs="*", help="after `invite`, `accept` or `requests`: see below"
+        "words",
+        metavar="ARG",
+        nargs="*",
+        help="after `invite`, `accept`, `requests` or `search`: see below",
     )
     parser.add_argument(
         "--history",
@@ -77,6 +81,12 @@ def add_parser(subparsers: Any) -> None:
         metavar="S",
         default=0.0,
         help="after the end of stdin, wait S seconds until all messages are delivered",
+    )
+    parser.add_argument(
+        "--with",
+        dest="only",
+        metavar="PEER",
+        help="with `search`: only the conversation with this peer",
     )
     parser.add_argument("--web", action="store_true", help="print a link to the chat page")
     parser.add_argument("--open", action="store_true", help="with --web: open it in the browser")
@@ -107,6 +117,11 @@ def run(args: argparse.Namespace) -> int:
     if args.whom in invites.WORDS:
         invites.check_arguments(args)
         return run_in_loop(args, partial(invites.run, args))
+    if args.whom == search.WORD:
+        search.check_arguments(args)
+        return run_in_loop(args, partial(search.run, args))
+    if args.only is not None:
+        raise usage_error("--with needs `chat search WORD...`")
     if args.words or args.block or args.life:
         raise usage_error("`chat` takes one peer")
     if args.web:

@@ -4,25 +4,36 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Iterable, Iterator
 from contextlib import aclosing
+from itertools import islice
 
 import anyio
 import msgspec
 from anyio.abc import ObjectSendStream
 
-from millpond.actors.errors import DataTooLarge, EmptyData, NotAllowed, UnknownPeer
+from millpond.actors.errors import (
+    DataTooLarge,
+    EmptyData,
+    Malformed,
+    NotAllowed,
+    NotFound,
+    UnknownPeer,
+)
+from millpond.node.chat.actions import Action
 from millpond.node.chat.messages import ChatInfo
 from millpond.node.chat.records import Kind
 from millpond.node.cli.chat.client import ChatClient, Page
 from millpond.node.cli.chat.invites import OWN_REACH, PEERS_REACH
 from millpond.node.cli.chat.screen import Screen
+from millpond.node.cli.chat.search import end_lines, found_line
 from millpond.node.cli.chat.view import (
     CHANGE_INDENT,
-    MESSAGES,
     ConversationView,
     clean,
     first_shown,
+    is_message,
     local_time,
     quoted,
+    quoted_message,
 )
 from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.client.channel import Channel
@@ -44,8 +55,17 @@ HELP = """\
 /invite NAME      a link that adds both sides    /block   take nothing more from this peer
 /add LINK NAME    accept an invite               //...    a message that begins with /
 /verify [NUMBER]  show, or compare, the safety number of this peer
+/reply TEXT       answer the last message        /react 👍   react to it; alone: no reaction
+/edit TEXT        change your last message       /delete     delete it on both sides
+/search WORDS     messages with these words in all conversations
+/last             the last messages: /reply -2 TEXT answers the last but one, and so on
 Tab completes a command or a name; Alt-Enter begins a new line in the message"""
-COMMANDS = ("/add", "/block", "/help", "/invite", "/list", "/quit", "/verify", "/who")
+COMMANDS = (
+    *("/add", "/block", "/delete", "/edit", "/help", "/invite", "/last", "/list", "/quit"),
+    *("/react", "/reply", "/search", "/verify", "/who"),
+)
+LISTED = 9
+"""The number of messages of each side that `/last` lists."""
 BLOCK_AGAIN = "/block yes"
 
 
@@ -152,6 +172,12 @@ class Dialogue:
                 await self._add(*rest.split(None, 1))
             case "/verify":
                 await self._verify(rest.strip())
+            case "/reply" | "/edit" | "/delete" | "/react":
+                await self._act(command, rest.strip())
+            case "/last":
+                await self._list_messages()
+            case "/search" if rest.strip():
+                await self._search(rest.strip())
             case "/block":
                 return await self._block(is_sure=rest.strip() == "yes")
             case "/help":
@@ -160,6 +186,50 @@ class Dialogue:
                 text = f"{clean(command)}: unknown command; the commands are:"
                 await self._screen.show([text, *HELP.splitlines()])
         return True
+
+    # Commands about messages.
+
+    async def _act(self, command: str, rest: str) -> None:
+        """Answer or change one of the last messages."""
+        back, text = _place_and_text(rest)
+        is_own = command in ("/edit", "/delete")
+        latest = self._view.messages.latest(Kind.OUT if is_own else Kind.IN)
+        message = next(islice(latest, back - 1, None), None)
+        if message is None:
+            owner = "yours" if is_own else self._chat.name
+            await self._screen.show([f"there is no such message of {owner} here; see /last"])
+            return
+        match command:
+            case "/reply" | "/edit" if not text:
+                await self._screen.show([f"{command} needs a text: {command} [-N] TEXT"])
+            case "/reply":
+                await self._send(text, Action.REPLY, message.uuid)
+            case "/edit":
+                await self._send(text, Action.EDIT, message.uuid)
+            case "/delete" if text:
+                await self._screen.show(["/delete takes no text: /delete [-N]"])
+            case "/delete":
+                await self._send("", Action.DELETE, message.uuid)
+            case _:
+                action = Action.REACT if text else Action.UNREACT
+                await self._send(text, action, message.uuid)
+
+    async def _search(self, query: str) -> None:
+        try:
+            answer = await self._client.search(query)
+        except (DataTooLarge, NotAllowed, Malformed) as error:
+            await self._screen.show([f"not searched: {clean(str(error))}"])
+            return
+        lines = [found_line(each) for each in reversed(answer.found)]
+        await self._screen.show([*lines, *end_lines(answer, len(answer.found))])
+
+    async def _list_messages(self) -> None:
+        lines = []
+        for kind, who in ((Kind.IN, self._chat.name), (Kind.OUT, "you")):
+            latest = list(islice(self._view.messages.latest(kind), LISTED))
+            for back, message in reversed(list(enumerate(latest, 1))):
+                lines.append(f"-{back}  {who}: {quoted_message(message)}")
+        await self._screen.show(lines or ["no messages are shown here"])
 
     # Commands about peers.
 
@@ -241,11 +311,13 @@ class Dialogue:
         await self._screen.prompt(f"{info.name}> ")
         await self._show_history(info)
 
-    async def _send(self, text: str) -> None:
+    async def _send(self, text: str, action: Action | None = None, about: str = "") -> None:
         """Send a message, and wait until the node has stored it."""
         self._unsent, self._unsent_reports = text, 0
         try:
-            sequence = await self._client.say(self._chat, text)
+            sequence = await self._client.say(self._chat, text, action, about)
+        except NotFound:
+            await self._screen.show(["not sent: this message is too old, or was deleted"])
         except (DataTooLarge, EmptyData, NotAllowed, UnknownPeer) as error:
             if not self._screen.is_interactive:
                 raise Failure(f"not sent: {error}") from error
@@ -306,7 +378,7 @@ class Dialogue:
         while True:
             start = max(0, min(unread_from, chat.tail - span))
             page = await self._client.history(chat, start)
-            if not start or sum(each.kind in MESSAGES for _, each in page) >= count:
+            if not start or sum(is_message(each) for _, each in page) >= count:
                 return page
             span *= 2
 
@@ -386,6 +458,15 @@ class Dialogue:
             if chat.unread > self._unread.get(id_, 0) and id_ != self._chat.id:
                 yield f"--- {chat.name} wrote: {chat.unread} unread   (/to {chat.name})"
             self._unread[id_] = chat.unread
+
+
+def _place_and_text(rest: str) -> tuple[int, str]:
+    """How many messages back, and the text: `-2 TEXT` or `TEXT`."""
+    first, _, text = rest.partition(" ")
+    digits = first.removeprefix("-")
+    if first.startswith("-") and digits.isascii() and digits.isdigit() and len(digits) < 5:
+        return max(1, int(digits)), text.strip()
+    return 1, rest
 
 
 def describe(chat: ChatInfo) -> str:

@@ -8,8 +8,10 @@ from datetime import datetime
 
 import msgspec
 
+from millpond.node.chat.actions import Action, action_of, is_shown_alone
 from millpond.node.chat.records import Kind, Record, State, is_newer
 from millpond.node.cli.chat.line_editor import is_shown, text_width
+from millpond.node.cli.chat.shown_messages import MESSAGES, ShownMessage, ShownMessages
 
 OWN_TEXTS_MAX = 10_000
 """The number of own messages whose text is kept, to show it with their later states."""
@@ -43,7 +45,7 @@ def invite_text(state: State) -> str:
             return "invite accepted here; the other node has not answered yet"
 
 
-class ShownMessage(msgspec.Struct):
+class OwnMessage(msgspec.Struct):
     """A message of the user with its state; `text` is None for the answer to an invite."""
 
     text: str | None
@@ -57,7 +59,8 @@ class ConversationView:
         """`is_accepted`: the peer has answered once; until then it may not know this node."""
         self.name = name
         self.is_accepted = is_accepted
-        self._own: dict[str, ShownMessage] = {}
+        self.messages = ShownMessages()
+        self._own: dict[str, OwnMessage] = {}
         self._changes: dict[str, None] = {}
         self._day = ""
         self._long_lost: frozenset[str] = frozenset()
@@ -92,28 +95,46 @@ class ConversationView:
         for place, (_, record) in enumerate(records):
             if place < first:
                 continue
+            if self.messages.changed_by(record) is not None:
+                continue  # the message is shown as it is now
             if is_plain:
-                lines += self.plain(record)
+                lines += self._plain_now(record)
                 continue
             if place == first_unread:
                 lines.append(f"{CHANGE_INDENT}new:")
-            lines += self._lines(record, with_state=True)
+            lines += self._lines(record, self.messages.get(record.about), is_history=True)
         self._changes.clear()
         self._long_lost = self._lost()
         return lines
 
     def take(self, record: Record) -> list[str]:
         """A record came. Gives lines to be shown now."""
+        about = self.messages.get(record.about)
+        about = None if about is None else msgspec.structs.replace(about)  # as it was
         self._learn(record)
-        return list(self._lines(record, with_state=False))
+        return list(self._lines(record, about, is_history=False))
 
     def plain(self, record: Record) -> list[str]:
-        """The lines of a record for pipes: only the text of a message."""
-        if record.kind not in MESSAGES:
+        """The lines of a record for pipes: only the text of a message, or its new text."""
+        action = action_of(record)
+        if record.kind not in MESSAGES or action not in (None, Action.REPLY, Action.EDIT):
             return []
-        first, *rest = clean_lines(record.text)
-        who = self.name if record.kind is Kind.IN else "you"
-        return [f"{who}: {first}", *(f"  {line}" for line in rest)]
+        return self._plain(record, " (edited)" if action is Action.EDIT else "", record.text)
+
+    def _plain(self, record: Record, mark: str, text: str) -> list[str]:
+        first, *rest = clean_lines(text)
+        return [f"{self._who(record.kind)}{mark}: {first}", *(f"  {line}" for line in rest)]
+
+    def _plain_now(self, record: Record) -> list[str]:
+        """The lines of a record for pipes, with later changes of the message."""
+        message = self.messages.get(record.uuid)
+        if message is None or record.kind not in MESSAGES:
+            return self.plain(record)
+        mark = " (edited)" if message.is_edited else ""
+        return [] if message.is_deleted else self._plain(record, mark, message.text)
+
+    def _who(self, kind: Kind) -> str:
+        return self.name if kind is Kind.IN else "you"
 
     def state_changes(self) -> list[str]:
         """The lines about state changes of messages since the last call."""
@@ -134,9 +155,10 @@ class ConversationView:
         return NOT_ACCEPTED if is_early else STATE_TEXTS[state]
 
     def _learn(self, record: Record) -> None:
+        self.messages.learn(record)
         if record.kind in (Kind.OUT, Kind.INVITE):
-            text = record.text if record.kind is Kind.OUT else None
-            self._own[record.uuid] = ShownMessage(text, record.state or State.WAITING)
+            text = told_text(record) if record.kind is Kind.OUT else None
+            self._own[record.uuid] = OwnMessage(text, record.state or State.WAITING)
             self._changes[record.uuid] = None
             if len(self._own) > OWN_TEXTS_MAX:
                 self._own.pop(next(iter(self._own)))
@@ -146,7 +168,11 @@ class ConversationView:
                 own.state = record.state
                 self._changes[record.uuid] = None
 
-    def _lines(self, record: Record, *, with_state: bool) -> Iterator[str]:
+    def _lines(
+        self, record: Record, about: ShownMessage | None, *, is_history: bool
+    ) -> Iterator[str]:
+        """The lines of a record; in a `is_history` a message is shown as it is now, with its state.
+        `about`: the message that it is about."""
         match record.kind:
             case Kind.STATE:
                 return
@@ -157,18 +183,50 @@ class ConversationView:
                 yield from self._new_day(record.at)
                 own = self._own.get(record.uuid)
                 yield f"{CHANGE_INDENT}{invite_text(State.WAITING if own is None else own.state)}"
-            case Kind.OUT:
+            case Kind.OUT | Kind.IN if is_shown_alone(record):
                 yield from self._new_day(record.at)
-                own = self._own.get(record.uuid)
-                told = (
-                    f"   ({self._state_text(own.state)})" if with_state and own is not None else ""
-                )
-                yield from message_text(record.at, "you", record.text + told)
-            case Kind.IN:
+                yield from self._message_lines(record, about, is_history=is_history)
+            case Kind.OUT | Kind.IN:
                 yield from self._new_day(record.at)
-                late = " (late)" if record.late else ""
-                sent = sent_text(record)
-                yield from message_text(record.at, f"{self.name}{late}{sent}", record.text)
+                yield from self._change_lines(record, about)
+
+    def _message_lines(
+        self, record: Record, about: ShownMessage | None, *, is_history: bool
+    ) -> Iterator[str]:
+        marks = ""
+        if record.kind is Kind.IN:
+            marks = (" (late)" if record.late else "") + sent_text(record)
+        if action_of(record) is Action.REPLY:
+            quote = "an earlier message" if about is None else quoted_message(about)
+            marks += f" (to {quote})"
+        text, end = record.text, ""
+        message = self.messages.get(record.uuid)
+        if is_history and message is not None:
+            text = "(deleted)" if message.is_deleted else message.text
+            marks += " (edited)" if message.is_edited and not message.is_deleted else ""
+            given = ", ".join(f"{each} {self._who(k)}" for k, each in message.reactions.items())
+            end = f"   [{given}]" if given else ""
+        own = self._own.get(record.uuid)
+        if is_history and own is not None:
+            end += f"   ({self._state_text(own.state)})"
+        yield from message_text(record.at, self._who(record.kind) + marks, text + end)
+
+    def _change_lines(self, record: Record, about: ShownMessage | None) -> Iterator[str]:
+        who, action = self._who(record.kind), action_of(record)
+        if action in (Action.EDIT, Action.DELETE) and self.messages.changed_by(record) is None:
+            about = None  # it is of somebody else, or not known
+        quote = "an earlier message" if about is None else quoted_message(about)
+        match action:
+            case Action.EDIT:
+                yield from message_text(record.at, f"{who} (edited {quote})", record.text)
+            case Action.DELETE:
+                moment = None if about is None else local_time(about.at)
+                which = f"the message of {moment:%H:%M}" if moment else "an earlier message"
+                yield f"{CHANGE_INDENT}{who} deleted {which}"
+            case Action.REACT:
+                yield f"{CHANGE_INDENT}{who} reacted {clean(record.text)} to {quote}"
+            case _:
+                yield f"{CHANGE_INDENT}{who} took back the reaction to {quote}"
 
     def _new_day(self, at: int) -> Iterator[str]:
         moment = local_time(at)
@@ -178,15 +236,39 @@ class ConversationView:
             yield f"{CHANGE_INDENT}{day}"
 
 
-MESSAGES = (Kind.IN, Kind.OUT)
 ON_THE_WAY = (State.WAITING, State.KEPT, State.SENT)
 LOST = (State.EXPIRED, State.REFUSED)
 LATE_MS = 60_000
 
 
+def is_message(record: Record) -> bool:
+    """True for a message of its own, and no change of another one."""
+    return record.kind in MESSAGES and is_shown_alone(record)
+
+
+def told_text(record: Record) -> str:
+    """The text of a message of the user in notices about its state."""
+    match action_of(record):
+        case Action.EDIT:
+            return f"edit: {record.text}"
+        case Action.DELETE:
+            return "deletion"
+        case Action.REACT:
+            return f"reaction {record.text}"
+        case Action.UNREACT:
+            return "end of a reaction"
+        case _:
+            return record.text
+
+
+def quoted_message(message: ShownMessage) -> str:
+    """The beginning of a message in quotes."""
+    return "a deleted message" if message.is_deleted else f'"{quoted(message.text)}"'
+
+
 def first_shown(records: Sequence[tuple[int, Record]], count: int, unread_from: int) -> int:
     """The index of the first of the last `count` messages, or of the unread ones."""
-    places = [place for place, (_, each) in enumerate(records) if each.kind in MESSAGES]
+    places = [place for place, (_, each) in enumerate(records) if is_message(each)]
     start = places[-count] if 0 < count <= len(places) else (0 if count else len(records))
     return min(start, _first_unread(records, unread_from))
 
@@ -196,7 +278,7 @@ def _first_unread(records: Sequence[tuple[int, Record]], unread_from: int) -> in
         (
             place
             for place, (sequence, each) in enumerate(records)
-            if sequence >= unread_from and each.kind is Kind.IN
+            if sequence >= unread_from and each.kind is Kind.IN and is_message(each)
         ),
         len(records),
     )

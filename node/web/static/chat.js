@@ -6,8 +6,9 @@ import { Home } from "./home.js";
 import * as login from "./login.js";
 import { Lost, Refused } from "./p2p.js";
 import { People, byNews } from "./peer_list.js";
+import { showSearch } from "./search.js";
 import { addPeer, showInvites, showOurselves, showPeer, showRequests } from "./sheets.js";
-import { Talk, isUnknown } from "./conversation.js";
+import { Talk, isChange, isUnknown } from "./conversation.js";
 import { Timeline } from "./timeline.js";
 import { count, isContact, refusal } from "./format.js";
 
@@ -17,6 +18,7 @@ const SEEN_MS = 50;
 const FOLLOWED_MAX = 40;
 const OPENED_MIN = 40;
 const UNREAD_SHOWN = 300;
+const QUOTED_CHARS = 120;
 
 class Page {
   constructor(token) {
@@ -247,10 +249,77 @@ class Page {
     // A peer that was removed meanwhile is in no list: the node refuses, and the person sees it.
     const talk = this.talks.get(this.open);
     if (!talk || !text.trim()) return false;
-    const item = talk.write(hex(crypto.getRandomValues(new Uint8Array(16))), text, Date.now());
-    this.timeline.toEnd();
+    const { answer } = talk;
+    if (answer?.action === "edit" && text === answer.text) {
+      this.endAnswer();
+      return false;
+    }
+    this.say(talk, text, answer?.action, answer?.about);
+    if (answer?.action !== "edit") this.timeline.toEnd();
     this.frame.showEmptiness(talk);
-    this.send(talk, item);
+    if (answer) setTimeout(() => this.endAnswer());
+    return true;
+  }
+
+  say(talk, text, action, about) {
+    const uuid = hex(crypto.getRandomValues(new Uint8Array(16)));
+    this.send(talk, talk.write(uuid, text, Date.now(), action, about));
+  }
+
+  // Actions about a message.
+
+  toggleMenu(uuid) {
+    const talk = this.talks.get(this.open);
+    talk.menu = talk.menu === uuid ? null : uuid;
+    this.timeline.changed();
+    const row = document.querySelector(`[data-menu="${uuid}"]`);
+    (row?.closest("li").querySelector(".actions button") ?? row)?.focus();
+  }
+
+  closeMenu() {
+    const uuid = this.talks.get(this.open)?.menu;
+    if (!uuid) return false;
+    this.toggleMenu(uuid);
+    return true;
+  }
+
+  act(action, uuid, emoji) {
+    const talk = this.talks.get(this.open);
+    const item = talk?.byUuid.get(uuid);
+    if (!item) return;
+    talk.menu = null;
+    this.timeline.changed();
+    if (action === "copy") navigator.clipboard?.writeText(item.text);
+    if (action === "reply" || action === "edit") this.answer(talk, action, item);
+    if (action === "react") this.say(talk, emoji, "react", uuid);
+    if (action === "unreact") this.say(talk, "", "unreact", uuid);
+    if (action === "delete") this.say(talk, "", "delete", uuid);
+  }
+
+  answer(talk, action, item) {
+    const quote = item.text.replaceAll(/\s+/g, " ").slice(0, QUOTED_CHARS);
+    const draft = talk.answer?.action === "edit" ? talk.answer.draft : this.frame.draft.value;
+    talk.answer = { action, about: item.uuid, quote, text: item.text, draft };
+    this.frame.showAnswer(talk.answer);
+    this.frame.compose(action === "edit" ? item.text : draft);
+  }
+
+  /** Gives false if there was none. */
+  endAnswer() {
+    const talk = this.talks.get(this.open);
+    const answer = talk?.answer;
+    if (!answer) return false;
+    talk.answer = null;
+    this.frame.showAnswer(null);
+    if (answer.action === "edit") this.frame.compose(answer.draft);
+    return true;
+  }
+
+  editLast() {
+    const talk = this.talks.get(this.open);
+    const last = talk?.items.findLast((item) => item.kind === "out" && !item.isDeleted);
+    if (!last) return false;
+    this.answer(talk, "edit", last);
     return true;
   }
 
@@ -258,7 +327,8 @@ class Page {
   async send(talk, item) {
     item.state = "sending";
     try {
-      await this.home.send(talk.peer, item.text, bytes(item.uuid));
+      const about = item.about ? bytes(item.about) : null;
+      await this.home.send(talk.peer, item.text, bytes(item.uuid), item.action, about);
       this.lookSoon();
     } catch (error) {
       if (!(error instanceof Refused)) {
@@ -290,7 +360,7 @@ class Page {
     const item = talk?.outbox.find((each) => each.uuid === uuid);
     if (item) {
       talk.outbox = talk.outbox.filter((each) => each !== item);
-      this.frame.takeBack(item.text);
+      if (!isChange(item) || item.action === "edit") this.frame.takeBack(item.text);
       this.timeline.changed();
     }
   }
@@ -321,6 +391,21 @@ class Page {
 
   invite() {
     showInvites(this.home);
+  }
+
+  search() {
+    showSearch(this.home, (id, uuid, sequence) => this.attempt(() => this.goTo(id, uuid, sequence)));
+  }
+
+  /** Show a message of any age. */
+  async goTo(id, uuid, sequence) {
+    await this.choose(id);
+    const talk = this.talks.get(id);
+    if (this.open !== id || !talk) return;
+    await talk.back(this.home, sequence);
+    if (this.open !== id) return;
+    this.timeline.open(talk, this.chat(id).name, null);
+    this.timeline.show(uuid);
   }
 
   answerRequests() {

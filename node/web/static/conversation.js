@@ -1,15 +1,19 @@
 // A conversation: records of its stream in, items to display out.
 //
 // An accepted invite is a note with a state.
-// An item is {key, kind: "out" | "in" | "note", sequence, uuid, text, at, sentAt, state, late}.
+// An item is {key, kind: "out" | "in" | "note", sequence, uuid, text, at, sentAt, state, late}, and
+// of a message as it is now: {action, about, isEdited, isDeleted, reactions: [{kind, text}]}.
+// Edits, deletions and reactions are records about a message, which may be in an older page.
 // A message from here that is not in the stream yet is an item of the outbox, without a sequence.
 
 import { Refused, code } from "./p2p.js";
 
 const PAGE_RECORDS = 200;
+const BACK_RECORDS = 1000;
 const PAGE_ITEMS = 60;
 const LIVE_RECORDS = 500;
 const UTF8 = new TextDecoder();
+const CHANGES = new Set(["edit", "delete", "react", "unreact"]);
 const RANKS = ["waiting", "kept", "sent", "expired", "refused", "delivered", "read"];
 
 export class Talk {
@@ -21,6 +25,9 @@ export class Talk {
     this.outbox = [];
     this.states = new Map();
     this.byUuid = new Map();
+    this.changes = new Map();
+    this.answer = null;
+    this.menu = null;
     this.start = 0;
     this.first = 0;
     this.next = null;
@@ -31,7 +38,8 @@ export class Talk {
 
   /** Everything there is to show, oldest first. */
   get shown() {
-    return this.outbox.length ? [...this.items, ...this.outbox] : this.items;
+    const unsent = this.outbox.filter((item) => !isChange(item) || item.state === "failed");
+    return unsent.length ? [...this.items, ...unsent] : this.items;
   }
 
   get hasOlder() {
@@ -66,6 +74,16 @@ export class Talk {
     return this.items.length - before;
   }
 
+  /** Read backwards until this record is there. */
+  async back(home, sequence) {
+    while (this.hasOlder && this.first > sequence) {
+      const from = Math.max(this.start, this.first - BACK_RECORDS);
+      const records = await this.between(home, from, this.first);
+      this.first = from;
+      this.items.unshift(...this.fold(records));
+    }
+  }
+
   async between(home, from, to) {
     const records = [];
     for (let place = from; place < to; ) {
@@ -89,9 +107,9 @@ export class Talk {
     }
   }
 
-  /** Something was written. */
-  write(uuid, text, at) {
-    const item = { key: uuid, kind: "out", uuid, text, at, state: "sending" };
+  /** Something was written. `action` is done to the message `about`. */
+  write(uuid, text, at, action = "", about = "") {
+    const item = { key: uuid, kind: "out", uuid, text, at, action, about, state: "sending" };
     this.outbox.push(item);
     return item;
   }
@@ -107,6 +125,9 @@ export class Talk {
       const record = parse(body);
       if (record?.kind === "state") {
         this.tell(record.uuid, record.state);
+      } else if (record && isChange(record)) {
+        this.outbox = this.outbox.filter((each) => each.uuid !== record.uuid);
+        this.change(record, sequence);
       } else if (record && !this.byUuid.has(keyOf(record, sequence))) {
         added.push(this.learn(record, sequence));
       }
@@ -117,7 +138,8 @@ export class Talk {
   learn(record, sequence) {
     const { kind, uuid, text = "", at, sent_at: sentAt, late = false } = record;
     const key = keyOf(record, sequence);
-    const item = { key, kind, sequence, uuid, text, at, sentAt, late };
+    const { action = "", about = "" } = record;
+    const item = { key, kind, sequence, uuid, text, at, sentAt, late, action, about };
     if (kind === "out") {
       this.outbox = this.outbox.filter((each) => each.uuid !== uuid);
       item.state = this.states.get(uuid) ?? record.state ?? "waiting";
@@ -128,7 +150,49 @@ export class Talk {
       item.state = this.states.get(uuid) ?? record.state ?? "waiting";
     }
     this.byUuid.set(key, item);
+    if (kind === "out" || kind === "in") this.apply(item);
     return item;
+  }
+
+  /** A record about another message; those of older pages come later, and change less. */
+  change({ kind, action, about, text, late = false }, sequence) {
+    if (!this.changes.has(about)) this.changes.set(about, { in: {}, out: {} });
+    const changed = this.changes.get(about)[kind];
+    if (action === "delete") {
+      changed.isDeleted = true;
+    } else if (action === "edit") {
+      const isFirst = !changed.edit;
+      if (isFirst || (sequence > changed.edit.sequence ? !late : changed.edit.late)) {
+        changed.edit = { text, sequence, late };
+      }
+    } else if (sequence > (changed.reaction?.sequence ?? -1)) {
+      changed.reaction = { text: action === "react" ? text : null, sequence };
+    }
+    const item = this.byUuid.get(about);
+    if (item) this.apply(item);
+  }
+
+  /** Only its author edits or deletes a message. */
+  apply(item) {
+    const changes = this.changes.get(item.uuid);
+    if (!changes) return;
+    const { edit, isDeleted } = changes[item.kind];
+    item.isDeleted = Boolean(isDeleted);
+    item.isEdited = Boolean(edit) && !isDeleted;
+    if (edit) item.text = edit.text;
+    if (isDeleted) item.text = "";
+    const kinds = isDeleted ? [] : ["in", "out"];
+    item.reactions = kinds
+      .filter((kind) => changes[kind].reaction?.text)
+      .map((kind) => ({ kind, text: changes[kind].reaction.text }));
+  }
+
+  /** The beginning of the message that an item answers. */
+  quote(item) {
+    if (item.action !== "reply" || !item.about) return null;
+    const told = this.byUuid.get(item.about);
+    if (!told) return { kind: null, text: "An earlier message" };
+    return { kind: told.kind, text: told.isDeleted ? "Message deleted" : told.text };
   }
 
   tell(uuid, state) {
@@ -138,6 +202,11 @@ export class Talk {
     const item = this.byUuid.get(uuid);
     if (item && rank > RANKS.indexOf(item.state)) item.state = state;
   }
+}
+
+/** True for what changes another message, and is none itself. */
+export function isChange({ kind, action, about }) {
+  return (kind === "in" || kind === "out") && Boolean(about) && CHANGES.has(action);
 }
 
 /** Is the stream not there, as nothing was said yet? */

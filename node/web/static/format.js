@@ -45,6 +45,7 @@ export const PEER_REACH = {
 
 /** Texts by error code. */
 const REFUSALS = {
+  0x02: "This message is too old to be changed, or was deleted.",
   0x23: "The message is empty.",
   0x24: "The message is too long.",
   0x26: "Too many messages are waiting. Try again later.",

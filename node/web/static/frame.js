@@ -50,11 +50,18 @@ export class Frame {
         this.send();
       }
     });
+    this.draft.addEventListener("keydown", (event) => {
+      if (event.key === "ArrowUp" && !event.altKey && !this.draft.value && page.editLast()) {
+        event.preventDefault();
+      }
+    });
     this.draft.addEventListener("input", () => this.measure());
+    byId("answering-end").addEventListener("click", () => page.endAnswer());
     byId("back").addEventListener("click", () => this.showList());
     byId("details").addEventListener("click", () => page.details());
     byId("ourselves").addEventListener("click", () => page.ourselves());
     byId("add").addEventListener("click", () => page.add());
+    byId("search").addEventListener("click", () => page.search());
     byId("invite").addEventListener("click", () => page.invite());
     byId("invite-first").addEventListener("click", () => page.invite());
     byId("requests").addEventListener("click", () => page.answerRequests());
@@ -65,6 +72,14 @@ export class Frame {
       const { retry, drop } = target.dataset;
       if (retry) page.retry(retry);
       if (drop) page.drop(drop);
+      const { menu, act, uuid, emoji } = target.closest("button")?.dataset ?? {};
+      if (menu) page.toggleMenu(menu);
+      if (act) page.act(act, uuid, emoji);
+    });
+    byId("timeline").addEventListener("keydown", (event) => walkMenus(event));
+    byId("scroller").addEventListener("keydown", (event) => {
+      const buttons = [...byId("timeline").querySelectorAll(".more")];
+      if (event.key === "Enter" && event.target === event.currentTarget) buttons.at(-1)?.focus();
     });
     document.addEventListener("keydown", (event) => this.shortcut(event));
     window.addEventListener("hashchange", () => this.follow());
@@ -80,7 +95,7 @@ export class Frame {
       const next = this.page.people.beside(step);
       if (next) this.page.choose(next);
     } else if (event.key === "Escape" && !byId("sheet").open && this.page.open) {
-      this.showList();
+      if (!this.page.closeMenu() && !this.page.endAnswer()) this.showList();
     }
   }
 
@@ -122,6 +137,7 @@ export class Frame {
 
   openTalk(talk, chat) {
     this.draft.value = talk.draft;
+    this.showAnswer(talk.answer);
     this.draft.placeholder = `Write to ${chat.name}`;
     this.measure();
     this.setFresh(0);
@@ -139,6 +155,20 @@ export class Frame {
   send() {
     if (this.isTooLong || !this.page.write(this.draft.value.replace(/\s+$/, ""))) return;
     this.draft.value = "";
+    this.measure();
+    this.draft.focus();
+  }
+
+  /** Show which message the draft answers or edits: {action, quote}; or null. */
+  showAnswer(answer) {
+    byId("answering").hidden = !answer;
+    if (!answer) return;
+    const what = answer.action === "edit" ? "Edit" : "Reply to";
+    byId("answering-text").textContent = `${what}: ${answer.quote}`;
+  }
+
+  compose(text) {
+    this.draft.value = text;
     this.measure();
     this.draft.focus();
   }
@@ -250,6 +280,16 @@ export class Frame {
     this.fresh = number;
     byId("fresh").textContent = number ? `${count(number, "new message")}` : "To the end";
   }
+}
+
+/** Arrows go from message to message, where their actions are. */
+function walkMenus(event) {
+  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  const buttons = [...byId("timeline").querySelectorAll(".more")];
+  const place = buttons.indexOf(document.activeElement);
+  if (place < 0 || !step || event.altKey) return;
+  event.preventDefault();
+  buttons[place + step]?.focus();
 }
 
 function hindrance(chat) {

@@ -89,8 +89,18 @@ export class Home {
     return this.ask(PEERS, 3, { name, card });
   }
 
-  send(peer, text, uuid) {
-    return this.ask(PEERS, 7, { peer, text, uuid });
+  /** `action` is done to the message `about`; without one it is a message of its own. */
+  send(peer, text, uuid, action, about) {
+    const fields = { peer, text, uuid };
+    return this.ask(PEERS, 7, action ? { ...fields, action, about } : fields);
+  }
+
+  /** Messages with words, in all conversations: {found, more, left_out}, the newest first. */
+  async search(query, offset) {
+    for (;;) {
+      const answer = await this.ask(PEERS, 30, { query, offset });
+      if (!answer.indexing) return answer;
+    }
   }
 
   async chats() {

@@ -131,5 +131,6 @@ function preview(chat) {
     return [make("span", { class: "preview is-empty" }, "No messages yet")];
   }
   const who = chat.last.kind === "out" ? "You: " : "";
-  return [make("span", { class: "preview", dir: "auto" }, `${who}${chat.last.text}`)];
+  const text = chat.last.text || "Message deleted";
+  return [make("span", { class: "preview", dir: "auto" }, `${who}${text}`)];
 }

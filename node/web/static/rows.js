@@ -1,15 +1,20 @@
 // The rows of a conversation: days, messages, notices, and the mark of the first new message.
 
 import { icon, linked, make, unseen } from "./elements.js";
+import { isChange } from "./conversation.js";
 import { STATES, clock, day, dayOf, exactly, inviteNote } from "./format.js";
 
 const TOGETHER_MS = 5 * 60_000;
+const QUOTED_CHARS = 120;
+const REACTIONS = ["👍", "❤️", "😂", "😮", "😢", "🙏"];
+const UNSENT = { edit: "Edit", delete: "Deletion", react: "Reaction", unreact: "Reaction" };
 const DELAYED_MS = 2 * 60_000;
 
 /** The rows of these items: {key, item, look, build}. The same key is the same row later, and the
  *  same look needs no change. `before` is the item above the first; `newFrom` the sequence of the
  *  first message that was not read when the conversation was opened, or null. */
-export function rowsOf(items, before, newFrom, { isAccepted }, name, isLast) {
+export function rowsOf(items, before, newFrom, talk, name, isLast) {
+  const { isAccepted } = talk;
   const rows = [];
   let above = before;
   items.forEach((item, place) => {
@@ -24,8 +29,13 @@ export function rowsOf(items, before, newFrom, { isAccepted }, name, isLast) {
     const below = items[place + 1];
     const isTail = !(below && areTogether(item, below));
     const tells = isLast && place === items.length - 1;
-    const look = [item.state, isAccepted, item.error, follows, isTail, tells, item.sequence].join();
-    const build = () => itemRow(item, { follows, isTail, tells, name, isAccepted });
+    const quote = talk.quote(item);
+    const hasMenu = talk.menu !== null && talk.menu === item.uuid;
+    const parts = [item.state, isAccepted, item.error, follows, isTail, tells, item.sequence];
+    const changes = [item.text, item.isEdited, item.isDeleted, item.reactions, quote, hasMenu];
+    const look = JSON.stringify([...parts, ...changes]);
+    const build = () =>
+      itemRow(item, { follows, isTail, tells, name, isAccepted, quote, hasMenu });
     rows.push({ key: item.key, item, look, build });
     above = item;
   });
@@ -62,21 +72,89 @@ function noteRow(item) {
   );
 }
 
-function messageRow(item, { follows, isTail, tells, name, isAccepted }) {
+function messageRow(item, { follows, isTail, tells, name, isAccepted, quote, hasMenu }) {
   const isOurs = item.kind === "out";
   const marks = ["message", isOurs ? "ours" : "theirs", follows && "follows", isTail && "tail"];
   const bubble = make(
     "div",
     { class: "bubble" },
     unseen(isOurs ? "You: " : `${name}: `),
-    make("p", { class: "text", dir: "auto" }, ...linked(item.text)),
-    make("span", { class: "meta" }, ...when(item), isOurs ? fate(item, tells, isAccepted) : null),
+    quote && quoted(quote, name),
+    said(item),
+    make(
+      "span",
+      { class: "meta" },
+      item.isEdited ? make("span", { class: "edited" }, "edited") : null,
+      ...when(item),
+      isOurs ? fate(item, tells, isAccepted) : null,
+    ),
   );
-  const row = make("li", { class: marks.filter(Boolean).join(" ") }, bubble);
+  const line = make("div", { class: "line" }, bubble);
+  const row = make("li", { class: marks.filter(Boolean).join(" ") }, line);
+  if (item.sequence !== undefined && !item.isDeleted) {
+    line.append(menuButton(item, hasMenu));
+    if (item.reactions?.length) row.append(reactions(item, name));
+    if (hasMenu) row.append(menu(item, isOurs));
+  }
   if (item.state === "failed") {
     row.append(failure(item));
   }
   return row;
+}
+
+/** The text; a deleted message has none, and an unsent change tells what it is. */
+function said(item) {
+  if (item.isDeleted) return make("p", { class: "text is-deleted" }, "Message deleted");
+  if (isChange(item)) return make("p", { class: "text" }, `${UNSENT[item.action]}: ${item.text}`);
+  return make("p", { class: "text", dir: "auto" }, ...linked(item.text));
+}
+
+function quoted({ kind, text }, name) {
+  const author = { in: name, out: "You" }[kind] ?? "";
+  const letters = [...text];
+  const start = letters.slice(0, QUOTED_CHARS).join("");
+  return make(
+    "blockquote",
+    { class: "quote", dir: "auto" },
+    author ? make("span", { class: "quote-author" }, author) : null,
+    make("span", {}, letters.length > QUOTED_CHARS ? `${start}…` : start),
+  );
+}
+
+function reactions(item, name) {
+  const given = item.reactions.map(({ kind, text }) => {
+    const author = kind === "in" ? name : "you";
+    return make("span", { class: "reaction", role: "img", "aria-label": `${text} by ${author}`, title: author }, text);
+  });
+  return make("div", { class: "reactions" }, ...given);
+}
+
+function menuButton(item, isOpen) {
+  const attributes = {
+    type: "button",
+    class: "more",
+    "aria-label": "Actions of this message",
+    "aria-expanded": String(isOpen),
+    "data-menu": item.uuid,
+    tabindex: "-1",
+  };
+  return make("button", attributes, icon("more"));
+}
+
+function menu(item, isOurs) {
+  const mine = item.reactions?.find(({ kind }) => kind === "out")?.text;
+  const emoji = REACTIONS.map((text) => {
+    const isMine = text === mine;
+    const label = isMine ? `Take back ${text}` : `React ${text}`;
+    return action(isMine ? "unreact" : "react", item, text, { "aria-label": label, "data-emoji": text, "aria-pressed": String(isMine) });
+  });
+  const words = [action("reply", item, "Reply"), action("copy", item, "Copy")];
+  if (isOurs) words.push(action("edit", item, "Edit"), action("delete", item, "Delete for both"));
+  return make("div", { class: "actions", role: "group", "aria-label": "Actions of this message" }, ...emoji, ...words);
+}
+
+function action(name, item, label, attributes = {}) {
+  return make("button", { type: "button", "data-act": name, "data-uuid": item.uuid, ...attributes }, label);
 }
 
 /** When it was written; and when it came, if that was long after. */

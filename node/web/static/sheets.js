@@ -14,7 +14,7 @@ const TRUST = {
   blocked: "Blocked: messages from this key are rejected.",
 };
 
-function open(title, ...children) {
+export function open(title, ...children) {
   const sheet = byId("sheet");
   byId("sheet-title").textContent = title;
   byId("sheet-body").replaceChildren(...children.filter((child) => child !== null));
@@ -187,7 +187,7 @@ function openInvites(invites, cancel) {
 }
 
 /** Run `work`, and show an error in the sheet. */
-async function tryTo(problem, work) {
+export async function tryTo(problem, work) {
   problem.textContent = "";
   try {
     await work();

@@ -97,6 +97,20 @@ export class Timeline {
     this.moved();
   }
 
+  /** Show a message, with others around it. */
+  show(key) {
+    const place = this.talk.shown.findIndex((item) => item.key === key);
+    if (place < 0) return;
+    this.sticks = false;
+    this.to = Math.min(this.talk.shown.length, place + ROWS_MAX / 2);
+    this.from = Math.max(0, this.to - ROWS_MAX);
+    this.draw();
+    const { element } = this.elements.get(key);
+    element.classList.add("is-found");
+    element.scrollIntoView({ block: "center" });
+    this.moved();
+  }
+
   /** The page is scrolled: is there enough above and below what is seen? */
   moved() {
     if (!this.talk || this.isDrawing || !this.isInSight) return;

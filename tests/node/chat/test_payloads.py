@@ -32,6 +32,16 @@ WORDS = [
         b'{"kind":"text","line":"5f3a9c01","n":1,"at":1763683200000,"text":"hi"}',
     ),
     (
+        Text("5f3a9c01", 2, 1763683260000, "hello", "edit", UUID),
+        b'{"kind":"text","line":"5f3a9c01","n":2,"at":1763683260000,"text":"hello",'
+        b'"action":"edit","about":"00112233445566778899aabbccddeeff"}',
+    ),
+    (
+        Text("5f3a9c01", 3, 1763683320000, "deleted a message", "delete", UUID),
+        b'{"kind":"text","line":"5f3a9c01","n":3,"at":1763683320000,"text":"deleted a message",'
+        b'"action":"delete","about":"00112233445566778899aabbccddeeff"}',
+    ),
+    (
         Receipt.of_state(State.DELIVERED, [UUID]),
         b'{"kind":"receipt","state":"delivered","of":["00112233445566778899aabbccddeeff"]}',
     ),
@@ -41,6 +51,11 @@ RECORDS = [
         Record(1, Kind.OUT, 5, UUID, "hi", State.WAITING, 1, "5f3a9c01"),
         b'{"v":1,"kind":"out","at":5,"uuid":"00112233445566778899aabbccddeeff","text":"hi",'
         b'"state":"waiting","n":1,"line":"5f3a9c01"}',
+    ),
+    (
+        Record(1, Kind.IN, 5, UUID, "ok", n=4, line="5f3a9c01", action="react", about="0" * 32),
+        b'{"v":1,"kind":"in","at":5,"uuid":"00112233445566778899aabbccddeeff","text":"ok","n":4,'
+        b'"line":"5f3a9c01","action":"react","about":"00000000000000000000000000000000"}',
     ),
     (
         Record(1, Kind.STATE, 6, UUID, state=State.READ),
@@ -78,6 +93,8 @@ def test_records_have_these_bytes(record: Record, body: bytes) -> None:
         b'{"kind":"text","line":"5f3a9c01","n":1,"at":-1,"text":"hi"}',
         b'{"kind":"text","line":"5f3a9c01","n":1,"at":1,"text":"\xff"}',
         b'{"kind":"text","line":"5f3a9c01","n":1,"at":1,"text":"\\ud800"}',
+        b'{"kind":"text","line":"5f3a9c01","n":1,"at":1,"text":"hi","action":"EDIT"}',
+        b'{"kind":"text","line":"5f3a9c01","n":1,"at":1,"text":"hi","action":"edit","about":"0"}',
         b'{"kind":"receipt","state":"waiting","of":[]}',
         b'{"kind":"receipt","state":"read","of":["xyz"]}',
         encode_payload(Text("5f3a9c01", 1, 1, "x" * (TEXT_BYTES_MAX + 1))),

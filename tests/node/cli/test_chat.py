@@ -206,7 +206,8 @@ def test_tab_completes_with_whom_to_talk(pair: Pair) -> None:
         alices.type("\r")
         alices.expect("--- bob is online")
         alices.type("/\t")
-        alices.expect("/help   /invite   /list   /quit   /to bob   /verify   /who")
+        alices.expect("/help   /invite   /last   /list   /quit")
+        alices.expect("/react   /reply   /search   /to bob   /verify   /who")
         alices.type("\x15\x04")
         assert alices.left() == 0
 
@@ -228,3 +229,33 @@ def test_what_was_said_while_the_other_was_away_comes_later(tmp_path: Path) -> N
             alices.expect("bob is away")
             alices.type("\x04")
             assert alices.left() == 0
+
+
+def test_messages_are_found_answered_and_changed(pair: Pair) -> None:
+    """In a terminal, with commands, and by `chat search`."""
+    alice, bob = pair
+    alice.do("chat", "bob", "--wait", "10", typed=b"the heron is bcak\n")
+    with Terminal(bob, "chat", "alice", "--history", "1") as bobs:
+        bobs.expect("alice: the heron is bcak")
+        with Terminal(alice, "chat", "bob", "--history", "1") as alices:
+            alices.expect("you: the heron is bcak")
+            alices.type("/edit the heron is back\r")
+            bobs.expect('alice (edited "the heron is bcak"): the heron is back')
+            bobs.type("/reply where?\r")
+            alices.expect('bob (to "the heron is back"): where?')
+            bobs.type("/react \N{EYES}\r")
+            alices.expect("bob reacted \N{EYES} to")
+            alices.type("/search hero\r")
+            alices.expect("you to bob: the heron is back")
+            alices.type("/delete\r")
+            bobs.expect("alice deleted the message of")
+            alices.type("/last\r/delete\r\x04")
+            alices.expect("-1  bob: ", "where?")
+            assert alices.left() == 0
+        bobs.type("\x04")
+        assert bobs.left() == 0
+    assert bob.do("chat", "search", "where", "--with", "alice").endswith(" you to alice: where?\n")
+    assert json.loads(alice.do("chat", "search", "WHER", "--json"))["peer"] == "bob"
+    assert alice.do("chat", "search", "heron") == "no message has these words\n"
+    assert "there is no peer" in alice.do("chat", "search", "x", "--with", "carol", code=4)
+    assert "--with needs" in alice.do("chat", "bob", "--with", "bob", code=2)

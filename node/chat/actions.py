@@ -1,0 +1,51 @@
+"""Actions of messages: replies, edits, deletions and reactions.
+
+Each is an ordinary text with an `action` and the uuid of the message that it is `about`: it is
+numbered, ordered, kept and receipted like any other. A node that does not know the action shows the
+text, so the text says something sensible there.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from millpond.node.chat.payloads import Text
+from millpond.node.chat.records import Record
+
+DELETED_TEXT = "deleted a message"
+UNREACTED_TEXT = "took back a reaction"
+REACTION_BYTES_MAX = 64
+"""The largest reaction in bytes of UTF-8."""
+
+
+class Action(Enum):
+    """The actions of a message about another one.
+
+    REPLY: an answer to it. EDIT: its new text, by its author. DELETE: it is gone for both, by its
+    author. REACT: a reaction in place of an earlier one of the same person. UNREACT: none any more.
+    """
+
+    REPLY = "reply"
+    EDIT = "edit"
+    DELETE = "delete"
+    REACT = "react"
+    UNREACT = "unreact"
+
+
+_ACTIONS = {action.value: action for action in Action}
+_FIXED_TEXTS = {Action.DELETE: DELETED_TEXT, Action.UNREACT: UNREACTED_TEXT}
+
+
+def action_of(message: Text | Record) -> Action | None:
+    """The action of a message; None for a plain text, and for an action of a later version."""
+    return _ACTIONS.get(message.action) if message.about else None
+
+
+def is_shown_alone(message: Text | Record) -> bool:
+    """True for a message of its own; False for a change of another one."""
+    return action_of(message) in (None, Action.REPLY)
+
+
+def said_text(action: Action | None, text: str) -> str:
+    """The text of a message with this action, as nodes that do not know the action show it."""
+    return text if action is None else _FIXED_TEXTS.get(action, text)

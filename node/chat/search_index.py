@@ -1,0 +1,175 @@
+"""The full-text index of chat histories: SQLite's FTS5, in memory alone.
+
+It is made of the histories when somebody searches, so nothing of it is on the disk, and a folder
+with a passphrase has no text in clear. Edited messages are found by their new text, deleted ones
+not at all.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from millpond.node.chat.actions import Action, action_of, is_shown_alone
+from millpond.node.chat.records import Kind, Record
+
+TEXT_BYTES_MAX = 32 * 2**20
+"""The most bytes of texts in an index, with all conversations; the index is about as large."""
+CHANGES_MAX = 100_000
+"""The most changes of messages that are not in the index."""
+EXCERPT_CHARS, EXCERPT_BEFORE = 200, 60
+
+_SCHEMA = """
+CREATE TABLE texts (
+    id INTEGER PRIMARY KEY, conversation BLOB NOT NULL, kind TEXT NOT NULL, uuid TEXT NOT NULL,
+    sequence INTEGER NOT NULL, at INTEGER NOT NULL, text TEXT NOT NULL, version INTEGER NOT NULL);
+CREATE UNIQUE INDEX by_uuid ON texts (conversation, kind, uuid);
+CREATE INDEX by_time ON texts (at);
+CREATE VIRTUAL TABLE words USING fts5(
+    text, content='', tokenize='unicode61 remove_diacritics 2', prefix='2 3');
+"""
+_FOUND = """
+SELECT conversation, kind, uuid, sequence, at, text FROM texts
+WHERE {condition} AND (? IS NULL OR conversation = ?)
+ORDER BY at DESC, id DESC LIMIT ? OFFSET ?
+"""
+_IDEOGRAM = re.compile(
+    "[\u1100-\u11ff\u2e80-\u303f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
+    "\U00020000-\U0003ffff]"
+)
+"""Letters of scripts without spaces between words: each is a word of its own."""
+_WORD = re.compile(r"\w+")
+
+
+class FoundMessage(msgspec.Struct, frozen=True):
+    """A message that was found: record `sequence` of a conversation, with its text."""
+
+    conversation: bytes
+    kind: Kind
+    uuid: str
+    sequence: int
+    at: int
+    text: str
+
+
+class SearchIndex:
+    """An index. Records may come in any order; the same record again changes nothing. Its methods
+    block, and are called by one thread at a time."""
+
+    def __init__(self) -> None:
+        """Raises sqlite3.OperationalError if this SQLite has no FTS5."""
+        self.text_bytes = 0
+        self._changes: dict[tuple[bytes, Kind, str], tuple[int, str | None]] = {}
+        self._db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        self._db.executescript(_SCHEMA)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._db.close()
+
+    def add(self, conversation: bytes, records: Iterable[tuple[int, Record]]) -> None:
+        """Add records with their sequences."""
+        self._db.execute("BEGIN")
+        for sequence, record in records:
+            if record.kind not in (Kind.IN, Kind.OUT):
+                continue
+            if is_shown_alone(record):
+                self._add(conversation, sequence, record)
+            else:
+                self._change(conversation, sequence, record)
+        self._db.execute("COMMIT")
+
+    def find(
+        self, query: str, conversation: bytes | None, limit: int, offset: int = 0
+    ) -> list[FoundMessage]:
+        """The messages with all words of a query, or words that begin so, the newest first. A query
+        without any word, such as an emoji, is found as it is."""
+        match = _match(query)
+        if match:
+            condition, value = "id IN (SELECT rowid FROM words WHERE words MATCH ?)", match
+        else:
+            condition, value = "instr(text, ?)", query.strip()
+        rows = self._db.execute(
+            _FOUND.format(condition=condition), (value, conversation, conversation, limit, offset)
+        )
+        return [FoundMessage(row[0], Kind(row[1]), *row[2:]) for row in rows]
+
+    def _add(self, conversation: bytes, sequence: int, record: Record) -> None:
+        version, text = self._changes.pop(
+            (conversation, record.kind, record.uuid), (0, record.text)
+        )
+        if text is None:
+            return
+        row = (conversation, record.kind.value, record.uuid, sequence, record.at, text, version)
+        done = self._db.execute("INSERT OR IGNORE INTO texts VALUES (NULL, ?,?,?,?,?,?,?)", row)
+        if done.rowcount:
+            words = (done.lastrowid, _spaced(text))
+            self._db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", words)
+            self.text_bytes += len(text.encode("utf-8", "replace"))
+
+    def _change(self, conversation: bytes, sequence: int, record: Record) -> None:
+        text: str | None
+        match action_of(record):
+            case Action.EDIT:
+                # One that is shown late counts less than any other.
+                version, text = (1 if record.late else sequence + 2), record.text
+            case Action.DELETE:
+                version, text = 2**62, None
+            case _:
+                return
+        found = self._db.execute(
+            "SELECT id, version, text FROM texts WHERE conversation = ? AND kind = ? AND uuid = ?",
+            (conversation, record.kind.value, record.about),
+        ).fetchone()
+        if found is not None:
+            if version > found[1]:
+                self._replace(found[0], found[2], version, text)
+            return
+        key = (conversation, record.kind, record.about)
+        if version > self._changes.get(key, (0, None))[0] and len(self._changes) < CHANGES_MAX:
+            self._changes[key] = version, text
+
+    def _replace(self, row: int, before: str, version: int, text: str | None) -> None:
+        """A deleted message stays as a row without a text, which nothing brings back."""
+        words = "INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)"
+        self._db.execute(words, (row, _spaced(before)))
+        self.text_bytes -= len(before.encode("utf-8", "replace"))
+        update = "UPDATE texts SET text = ?, version = ? WHERE id = ?"
+        self._db.execute(update, (text or "", version, row))
+        self._db.execute(
+            "INSERT INTO words (rowid, text) VALUES (?, ?)", (row, _spaced(text or ""))
+        )
+        self.text_bytes += len((text or "").encode("utf-8", "replace"))
+
+
+def excerpt(text: str, query: str) -> str:
+    """The part of a text around the first word of the query, on one line."""
+    line = " ".join(text.split())
+    lowered = line.casefold()
+    places = [lowered.find(word.casefold()) for word in _words(query)]
+    first = min((place for place in places if place >= 0), default=0)
+    start = max(0, first - EXCERPT_BEFORE)
+    part = line[start : start + EXCERPT_CHARS]
+    return ("..." if start else "") + part + ("..." if start + EXCERPT_CHARS < len(line) else "")
+
+
+def _words(query: str) -> Sequence[str]:
+    return _WORD.findall(query) or query.split()
+
+
+def _match(query: str) -> str:
+    """The query in the language of FTS5: phrases, of which the last word may go on."""
+    phrases = []
+    for token in query.split():
+        words = _WORD.findall(_spaced(token).replace("_", " "))
+        if words:
+            end = "" if _IDEOGRAM.fullmatch(words[-1]) else "*"
+            phrases.append(f'"{" ".join(words)}"{end}')
+    return " ".join(phrases)
+
+
+def _spaced(text: str) -> str:
+    return _IDEOGRAM.sub(r" \g<0> ", text)

@@ -1,0 +1,87 @@
+"""The messages of a conversation as they are now: edited, deleted, and with their reactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from millpond.node.chat.actions import Action, action_of, is_shown_alone
+from millpond.node.chat.records import Kind, Record
+
+MESSAGES_MAX = 10_000
+"""The most messages of a conversation that are known, and the most changes of unknown ones."""
+MESSAGES = (Kind.IN, Kind.OUT)
+
+
+class ShownMessage(msgspec.Struct):
+    """A message; `reactions` by whose they are. A deleted one has no text."""
+
+    kind: Kind
+    uuid: str
+    at: int
+    text: str
+    is_edited: bool = False
+    is_deleted: bool = False
+    reactions: dict[Kind, str] = msgspec.field(default_factory=dict)
+
+
+class ShownMessages:
+    """The messages of one conversation, from its records in their order."""
+
+    def __init__(self) -> None:
+        self._messages: dict[str, ShownMessage] = {}
+        self._early: dict[str, list[Record]] = {}
+        self._early_count = 0
+
+    def get(self, uuid: str) -> ShownMessage | None:
+        """A message; None: it is not known, or was forgotten."""
+        return self._messages.get(uuid)
+
+    def changed_by(self, record: Record) -> ShownMessage | None:
+        """The known message that a record changes: one of its author, where it has to be."""
+        message = self._messages.get(record.about)
+        if message is None or action_of(record) in (None, Action.REPLY):
+            return None
+        is_of_author = action_of(record) in (Action.EDIT, Action.DELETE)
+        return None if is_of_author and message.kind is not record.kind else message
+
+    def latest(self, kind: Kind) -> Iterator[ShownMessage]:
+        """The messages of one side that are not deleted, the last one first."""
+        for message in reversed(self._messages.values()):
+            if message.kind is kind and not message.is_deleted:
+                yield message
+
+    def learn(self, record: Record) -> None:
+        """Apply a record."""
+        if record.kind not in MESSAGES:
+            return
+        if not is_shown_alone(record):
+            if record.about in self._messages:
+                self._change(record)
+            elif self._early_count < MESSAGES_MAX:
+                self._early.setdefault(record.about, []).append(record)
+                self._early_count += 1
+            return
+        message = ShownMessage(record.kind, record.uuid, record.at, record.text)
+        self._messages[record.uuid] = message
+        if len(self._messages) > MESSAGES_MAX:
+            self._messages.pop(next(iter(self._messages)))
+        for change in self._early.pop(record.uuid, []):  # it came before what it is about
+            self._early_count -= 1
+            self._change(change)
+
+    def _change(self, record: Record) -> None:
+        message = self.changed_by(record)
+        if message is None or message.is_deleted:
+            return
+        match action_of(record):
+            case Action.EDIT if not (record.late and message.is_edited):
+                message.text, message.is_edited = record.text, True
+            case Action.DELETE:
+                message.text, message.is_deleted = "", True
+                message.reactions.clear()
+            case Action.REACT:
+                message.reactions[record.kind] = record.text
+            case Action.UNREACT:
+                message.reactions.pop(record.kind, None)
