@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import merge, nsmallest
 
 from millpond.actors.errors import StorageFailed
@@ -184,14 +184,20 @@ class Directory:
 
     def names(self, prefix: bytes = b"", after: bytes = b"", limit: int = 1000) -> list[bytes]:
         """The streams that were created or appended to, in the order of their names."""
-        streams = (each for each in self.streams if each.startswith(prefix) and each > after)
-        return nsmallest(limit, streams)
+        streams = [each for each in self.streams if each.startswith(prefix) and each > after]
+        return sorted(streams) if len(streams) <= limit else nsmallest(limit, streams)
 
-    def position(self, name: bytes) -> tuple[int, int] | None:
-        """The incarnation and the tail of a stream that is at rest; None: its cell knows."""
-        identity = self._identities.get(name)
-        tail = None if identity is None else self.tail_of(self.cell_of(name))
-        return None if identity is None or tail is None else (identity[0], max(tail, identity[1]))
+    def positions(self, names: Iterable[bytes]) -> Iterator[tuple[int, int] | None]:
+        """The incarnation and the tail of each stream that is at rest; None: its cell knows."""
+        identities, tail_of, cell_of = self._identities, self.tail_of, self.cell_of
+        for name in names:
+            identity = identities.get(name)
+            tail = None if identity is None else tail_of(cell_of(name))
+            if identity is None or tail is None:
+                yield None
+            else:
+                incarnation, base = identity
+                yield incarnation, tail if tail > base else base
 
     def is_created(self, name: bytes) -> bool:
         """True: there is a stream or a tombstone of this name; unused partitions of topics do not

@@ -280,7 +280,7 @@ class NameScan:
 
     def _stream(self, name: bytes, directory: Directory) -> StreamRow:
         cell = directory.cell_of(name)
-        behaviour, position = self._status.scheduler.view(cell), directory.position(name)
+        behaviour, position = self._status.scheduler.view(cell), next(directory.positions((name,)))
         tail = None if position is None else position[1]
         if isinstance(behaviour, Stream):
             tail = behaviour.tail

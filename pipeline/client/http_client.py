@@ -10,6 +10,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from itertools import starmap
 from random import uniform
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
@@ -96,7 +97,7 @@ class NodeClient:
         while True:
             asked = {**query, "after": after, "details": details}
             page = self.request_json("POST", "/millpond/v1/tails", json.dumps(asked).encode())
-            found += [StreamTail(*each) for each in page["streams"]]
+            found += starmap(StreamTail, page["streams"])
             if page["next"] is None:
                 return found
             after = page["next"]

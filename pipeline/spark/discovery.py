@@ -10,6 +10,8 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import NamedTuple
 
 from millpond.pipeline.client.http_client import NodeClient, StreamTail
 from millpond.pipeline.errors import BadOption, PipelineError
@@ -46,7 +48,23 @@ class _Answer:
 
     until: float
     locations: StreamLocations
-    tails: dict[TopicPartition, StreamTail]
+    rows: dict[TopicPartition, StreamTail]
+    tails: Offsets
+    identities: Identities
+
+
+class _Partitions(NamedTuple):
+    """The names in an answer of a node, the partitions that they are, and where these stand in it.
+    They rarely change."""
+
+    names: list[str]
+    partitions: list[TopicPartition]
+    at: list[int]
+
+
+_NAME_OF, _IDENTITY_OF, _TAIL_OF = (attrgetter(name) for name in ("name", "identity", "tail"))
+_UNUSED = "0"
+"""The identity of a topic's partition without records."""
 
 
 class Discovery:
@@ -60,8 +78,10 @@ class Discovery:
         self._now = now
         self._answers: dict[bool, _Answer] = {}
         """With details and without."""
-        self._found: dict[int, tuple[list[str], list[tuple[TopicPartition, str]]]] = {}
-        """The names of the last answer of each node, and their partitions: they rarely change."""
+        self._found: dict[int, _Partitions] = {}
+        """The partitions in the last answer of each node."""
+        self._locations: StreamLocations = {}
+        self._identities: Identities = {}
 
     def close(self) -> None:
         """Close all connections."""
@@ -77,28 +97,44 @@ class Discovery:
         began = self._now()
         if kept is not None and began < kept.until:
             return kept
-        locations: StreamLocations = {}
-        tails: dict[TopicPartition, StreamTail] = {}
-        query = _query_of(self._subscription)
+        rows: dict[TopicPartition, StreamTail] = {}
+        query, is_same = _query_of(self._subscription), True
         for index, client in enumerate(self._clients):
-            rows = {row.name: row for row in client.tails(query, details=details)}
-            for each, stream in self._partitions(index, list(rows)):
-                locations[each] = StreamLocation(index, stream)
-                tails[each] = rows[stream]
+            answer = client.tails(query, details=details)
+            names = list(map(_NAME_OF, answer))
+            if index not in self._found or self._found[index].names != names:
+                self._found[index] = self._partitions(index, names)
+                is_same = False
+            found = self._found[index]
+            rows.update(zip(found.partitions, map(answer.__getitem__, found.at), strict=True))
+        if not is_same:
+            self._locations = {
+                each: StreamLocation(index, found.names[at])
+                for index, found in self._found.items()
+                for each, at in zip(found.partitions, found.at, strict=True)
+            }
+        tails = dict(zip(rows, map(_TAIL_OF, rows.values()), strict=True))
+        identities = dict(zip(rows, map(_IDENTITY_OF, rows.values()), strict=True))
+        if _UNUSED in identities.values():
+            identities = {each: found for each, found in identities.items() if found != _UNUSED}
+        if identities != self._identities:  # the same object for the same ones: quickly compared
+            self._identities = identities
         taken = self._now() - began
         until = self._now() + max(age_s, TAILS_AGE_S, TAILS_AGE_OF_COST * taken)
-        self._answers[details] = found = _Answer(until, locations, tails)
-        return found
+        found_ = _Answer(until, self._locations, rows, tails, self._identities)
+        self._answers[details] = found_
+        return found_
 
-    def _partitions(self, index: int, names: list[str]) -> list[tuple[TopicPartition, str]]:
-        """The partitions of a node and their streams, by the names of its answer."""
-        before, found = self._found.get(index, ([], []))
-        if names != before:
-            assigned, first = self._subscription.assigned, NODE_STRIDE * index
-            by_node = _partitions_of(self._subscription, dict.fromkeys(names))
-            numbered = [(TopicPartition(topic, first + at), name) for (topic, at), name in by_node]
-            found = [each for each in numbered if not assigned or each[0] in assigned]
-            self._found[index] = names, found
+    def _partitions(self, index: int, names: list[str]) -> _Partitions:
+        """The partitions of a node, by the names of its answer."""
+        assigned, first = self._subscription.assigned, NODE_STRIDE * index
+        found = _Partitions(names, [], [])
+        places = {name: at for at, name in enumerate(names)}
+        for (topic, number), name in _partitions_of(self._subscription, places):
+            partition = TopicPartition(topic, first + number)
+            if not assigned or partition in assigned:
+                found.partitions.append(partition)
+                found.at.append(places[name])
         return found
 
     def check_complete(self) -> None:
@@ -116,23 +152,21 @@ class Discovery:
 
     def tails(self) -> Offsets:
         """The tails of all partitions. Raises PipelineError."""
-        return {each: row.tail for each, row in self._answer().tails.items()}
+        return self._answer().tails
 
     def identities(self) -> Identities:
         """The identities of the streams of all partitions that have one."""
-        return {
-            each: row.identity for each, row in self._answer().tails.items() if row.identity != "0"
-        }
+        return self._answer().identities
 
     def record_bytes(self) -> dict[TopicPartition, float]:
         """The mean size of a kept record of each partition, of some seconds ago at most."""
-        rows = self._answer(details=True, age_s=SIZES_AGE_S).tails
+        rows = self._answer(details=True, age_s=SIZES_AGE_S).rows
         return {each: row.bytes / max(1, row.tail - row.first) for each, row in rows.items()}
 
     def earliest(self) -> Offsets:
         """The sequence of the first record of each partition, or the tail."""
         self._answers.pop(True, None)
-        return {each: row.first for each, row in self._answer(details=True).tails.items()}
+        return {each: row.first for each, row in self._answer(details=True).rows.items()}
 
     def at_time(self, each: TopicPartition, time_ms: int) -> int | None:
         """The sequence of the first record of that time or later; None: no such record."""
@@ -150,7 +184,7 @@ class Discovery:
         return {each: self._at_bound(bound, each, tail) for each, tail in tails.items()}
 
     def _first(self, each: TopicPartition, tail: int) -> int:
-        row = self._answer(details=True).tails.get(each)
+        row = self._answer(details=True).rows.get(each)
         return tail if row is None else row.first
 
     def _at_bound(self, bound: OffsetBound, each: TopicPartition, tail: int) -> int:

@@ -46,15 +46,41 @@ def to_nested(
     return {**({IDENTITIES: _nested(identities)} if identities else {}), **_nested(offsets)}
 
 
+class _Order(NamedTuple):
+    """Partitions in the order of a checkpoint: by topic, and by the text of their numbers."""
+
+    given: list[TopicPartition]
+    topics: list[tuple[str, list[str], list[TopicPartition]]]
+
+
+_orders: list[_Order] = []
+"""The last two: partitions rarely change, and identities can be of fewer than offsets."""
+
+
 def _nested(values: Mapping[TopicPartition, V]) -> dict[str, dict[str, V]]:
-    found: dict[str, dict[str, V]] = {}
-    for (topic, partition), value in sorted(values.items(), key=_by_text):
-        found.setdefault(topic, {})[str(partition)] = value
-    return found
+    value_of = values.__getitem__
+    return {
+        topic: dict(zip(texts, map(value_of, partitions), strict=True))
+        for topic, texts, partitions in _order_of(list(values)).topics
+    }
 
 
-def _by_text(item: tuple[TopicPartition, object]) -> tuple[str, str]:
-    return item[0].topic, str(item[0].partition)
+def _order_of(given: list[TopicPartition]) -> _Order:
+    for order in _orders:
+        if order.given == given:
+            return order
+    topics: dict[str, tuple[list[str], list[TopicPartition]]] = {}
+    for each in sorted(given, key=_by_text):
+        texts, partitions = topics.setdefault(each.topic, ([], []))
+        texts.append(str(each.partition))
+        partitions.append(each)
+    order = _Order(given, [(topic, *columns) for topic, columns in topics.items()])
+    _orders[:] = [order, *_orders[:1]]
+    return order
+
+
+def _by_text(each: TopicPartition) -> tuple[str, str]:
+    return each.topic, str(each.partition)
 
 
 def identities_of(found: Mapping[str, Any]) -> Identities:
@@ -113,6 +139,8 @@ def end_of_batch(
 
     Each partition that has records gets at least one, so it may be a few more.
     """
+    if rows_max is None and bytes_max is None:
+        return dict(end)
     sizes = {each: max(0, end[each] - begin.get(each, 0)) for each in end}
     total = sum(sizes.values())
     part = 1.0 if rows_max is None or total <= rows_max else rows_max / total

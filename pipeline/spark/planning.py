@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from operator import ge
 from typing import Any, NoReturn, TypeVar
 
 from millpond.pipeline.errors import DataLost, PipelineError
@@ -187,7 +188,7 @@ class StreamPlan:
         self._target: Offsets | None = None
         self._start: dict[str, Any] = {}
         self._parsed: tuple[Offsets, Identities] = ({}, {})
-        """The last begin of a batch, which Spark asks about until there is a batch."""
+        """The last end of a batch, and where the next one begins until there is one."""
         self._planned_at = now()
 
     def close(self) -> None:
@@ -237,10 +238,14 @@ class StreamPlan:
             return start
         if end is begin:  # it waits for more
             return start
-        return to_nested(end, {**known, **self._identities(end)})
+        known = {**known, **self._identities(end)}
+        self._start, self._parsed = to_nested(end, known), (end, known)
+        return self._start
 
     def _identities(self, offsets: Offsets) -> Identities:
         present = self._discovery.identities()
+        if offsets.keys() == present.keys():
+            return present
         return {each: present[each] for each in offsets if each in present}
 
     def latest(self, start: Offsets, rows_max: int | None, bytes_max: int | None = None) -> Offsets:
@@ -248,20 +253,20 @@ class StreamPlan:
         tails = self.reached()
         if self._options.fail_on_data_loss:
             _check_kept(start, self._discovery.tails())
-        end = {**start, **tails}
-        new = tails.keys() - start.keys()
-        firsts = self._discovery.earliest() if new else {}
-        begin = {**start, **{each: firsts.get(each, tails[each]) for each in new}}
-        if self._waits_for_more(lag(begin, end)):
+        end, begin = {**start, **tails}, start
+        if new := tails.keys() - start.keys():
+            firsts = self._discovery.earliest()
+            begin = {**start, **{each: firsts.get(each, tails[each]) for each in new}}
+        if self._waits_for_more(begin, end):
             return start
         self._planned_at = self._now()
         if bytes_max is None or end == start:
             return end_of_batch(begin, end, rows_max)
         return end_of_batch(begin, end, rows_max, bytes_max, self._discovery.record_bytes())
 
-    def _waits_for_more(self, rows: int) -> bool:
+    def _waits_for_more(self, begin: Offsets, end: Offsets) -> bool:
         rows_min = self._options.rows_min
-        if rows_min is None or self._target is not None or rows >= rows_min:
+        if rows_min is None or self._target is not None or lag(begin, end) >= rows_min:
             return False
         return self._now() < self._planned_at + self._options.delay_max_ms / 1000
 
@@ -290,6 +295,8 @@ class StreamPlan:
 
 
 def _check_kept(start: Offsets, tails: Offsets) -> None:
+    if start.keys() == tails.keys() and all(map(ge, map(tails.__getitem__, start), start.values())):
+        return
     for each, offset in start.items():
         if tails.get(each, 0) < offset or (each not in tails and offset):
             text = f"{each.topic!r} {each.partition} was read up to {offset}"

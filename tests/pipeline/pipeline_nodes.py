@@ -15,6 +15,8 @@ from urllib.parse import quote
 from millpond.pipeline.client.http_client import NodeClient
 from millpond.pipeline.client.s2_codec import Headers, encode_records
 from millpond.pipeline.options import SourceOptions, sink_options, source_options
+from millpond.pipeline.spark.planning import batch_ranges
+from millpond.pipeline.spark.read_task import read_range
 from tests.fork_server import ForkedCommand
 
 ROOT = Path(__file__).parents[2]
@@ -85,6 +87,12 @@ class NodeProcess:
             self._process = None
 
     @property
+    def pid(self) -> int:
+        """Its process."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def address(self) -> str:
         return f"{'https' if 'tlsCa' in self._client_options else 'http'}://{self._http}"
 
@@ -112,6 +120,12 @@ class NodeProcess:
     def delete(self, stream: str) -> None:
         with self.wire() as wire:
             wire.request_bytes("DELETE", f"/v1/streams/{quote(stream, safe='')}")
+
+    def values(self, stream: str) -> list[bytes]:
+        """The values of all records of a stream, or of a topic's partitions."""
+        ranges = batch_ranges(self.options(subscribe=stream))
+        found = [batch.column("value").to_pylist() for each in ranges for batch in read_range(each)]
+        return [value for each in found for value in each]
 
     def fill(self, stream: str, bodies: list[bytes], headers: Headers | None = None) -> None:
         """Append, 1000 records at a time."""

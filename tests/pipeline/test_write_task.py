@@ -49,21 +49,15 @@ def staged(
     return Stager(sink(node, topic=stream), writer, batch).stage([frame(*values)])
 
 
-def values(node: NodeProcess, stream: str) -> list[bytes]:
-    ranges = batch_ranges(node.options(subscribe=stream, timeoutMs="20000"))
-    found = [batch.column("value").to_pylist() for each in ranges for batch in read_range(each)]
-    return [value for each in found for value in each]
-
-
 def test_a_batch_is_seen_when_it_is_published_and_once(shared_node: NodeProcess) -> None:
     shared_node.make("once")
     parts = staged(shared_node, "once", "w", 0, b"a", b"b") + staged(
         shared_node, "once", "w", 0, b"c"
     )
-    assert values(shared_node, "once") == []
+    assert shared_node.values("once") == []
     options = sink(shared_node)
     assert publish(options, parts, once=False) == {"once": "published"}
-    assert sorted(values(shared_node, "once")) == [b"a", b"b", b"c"]
+    assert sorted(shared_node.values("once")) == [b"a", b"b", b"c"]
     assert publish(options, parts, once=False) == {"once": "duplicate"}
     again = staged(shared_node, "once", "w", 0, b"a", b"b", b"c")
     assert publish(options, again, once=False) == {"once": "duplicate"}
@@ -74,7 +68,7 @@ def test_a_batch_is_seen_when_it_is_published_and_once(shared_node: NodeProcess)
     }
     other = staged(shared_node, "once", "other", 0, b"e")
     assert publish(options, other, once=True) == {"once": "published"}
-    assert sorted(values(shared_node, "once")) == [b"a", b"b", b"c", b"d", b"e"]
+    assert sorted(shared_node.values("once")) == [b"a", b"b", b"c", b"d", b"e"]
 
 
 def test_rows_have_keys_headers_topics_and_partitions(shared_node: NodeProcess) -> None:
@@ -94,7 +88,7 @@ def test_rows_have_keys_headers_topics_and_partitions(shared_node: NodeProcess) 
     (found,) = read_range(asked)
     assert found.column("key").to_pylist() == [b"k"]
     assert found.column("headers").to_pylist()[0][1] == {"key": "h", "value": b"v"}
-    assert values(shared_node, "many") == [b"2", b"3"]
+    assert shared_node.values("many") == [b"2", b"3"]
 
 
 def test_null_values_and_keys_stay_null(shared_node: NodeProcess) -> None:
@@ -126,7 +120,7 @@ def test_rows_of_a_topic_with_partitions_go_by_their_key(shared_node: NodeProces
             for key in found.column("key").to_pylist():
                 assert key is None or crc32(key) % 3 == asked.partition
             without.append(found.column("key").null_count)
-    assert sum(without) == 30 and len(values(shared_node, "bykey")) == 90
+    assert sum(without) == 30 and len(shared_node.values("bykey")) == 90
     assert without == [10, 10, 10]
 
 
@@ -138,7 +132,7 @@ def test_a_repeated_request_adds_nothing(shared_node: NodeProcess) -> None:
         assert wire_rows(wire, path, 0, body) is None
         plan = json.dumps({"parts": [{"id": "p", "rows": 6}]}).encode()
         wire.request_json("POST", path_of("again", "w", 0), plan)
-    assert values(shared_node, "again") == [b"a"] * 6
+    assert shared_node.values("again") == [b"a"] * 6
 
 
 def wire_rows(wire: NodeClient, path: str, at: int, body: bytes) -> int | None:
@@ -159,7 +153,7 @@ def test_nothing_is_decided_for_a_batch_that_is_not_whole(shared_node: NodeProce
     for parts in ([part, lacking], [short]):
         with pytest.raises(PipelineError, match="transaction_conflict"):
             publish(sink(shared_node), parts, once=False)
-    assert values(shared_node, "whole") == []
+    assert shared_node.values("whole") == []
     assert publish(sink(shared_node), [part], once=False) == {"whole": "published"}
 
 
@@ -177,7 +171,7 @@ def test_a_large_batch_keeps_its_order(shared_node: NodeProcess) -> None:
     bodies = [b"%06d" % i * 100 for i in range(25_000)]
     parts = staged(shared_node, "large", "w", 0, *bodies)
     assert publish(sink(shared_node), parts, once=True) == {"large": "published"}
-    assert values(shared_node, "large") == bodies
+    assert shared_node.values("large") == bodies
 
 
 def test_parts_and_what_was_published_survive_a_kill(node: NodeProcess) -> None:
@@ -189,7 +183,7 @@ def test_parts_and_what_was_published_survive_a_kill(node: NodeProcess) -> None:
     node.start()
     assert publish(sink(node), first, once=False) == {"orders": "duplicate"}
     assert publish(sink(node), second, once=False) == {"orders": "published"}
-    assert values(node, "orders") == [b"a", b"b"]
+    assert node.values("orders") == [b"a", b"b"]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +205,7 @@ def test_a_node_that_is_killed_while_it_publishes(node: NodeProcess, delay_s: fl
     outcome = publish(sink(node), parts, once=False)
     timer.join()
     assert outcome["orders"] in ("published", "duplicate")
-    assert values(node, "orders") == bodies
+    assert node.values("orders") == bodies
     assert publish(sink(node), parts, once=False) == {"orders": "duplicate"}
 
 
@@ -239,12 +233,12 @@ def test_a_batch_that_was_decided_is_finished_by_the_node(
         node.kill()
         node.start()
     until = time.monotonic() + 20
-    while len(found := values(node, "orders")) not in (0, len(bodies)):
+    while len(found := node.values("orders")) not in (0, len(bodies)):
         assert time.monotonic() < until
     assert found in ([], bodies)
     again = staged(node, "orders", "w", 0, *bodies)
     publish(sink(node), again, once=False)
-    assert values(node, "orders") == bodies
+    assert node.values("orders") == bodies
 
 
 def test_mistakes_are_told(shared_node: NodeProcess, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ node makes to a connection.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -260,8 +260,8 @@ class StreamDirectory(TopicDirectory, Protocol):
     def names(self, prefix: bytes, after: bytes, limit: int) -> list[bytes]:
         """At most `limit` streams whose names begin with `prefix`, above `after`, in order."""
 
-    def position(self, name: bytes) -> tuple[int, int] | None:
-        """The incarnation and the tail of a stream that is at rest; None: its cell knows."""
+    def positions(self, names: Iterable[bytes]) -> Iterator[tuple[int, int] | None]:
+        """The incarnation and the tail of each stream that is at rest; None: its cell knows."""
 
 
 class NodeServices(CellServices, RegistryServices, AccessServices, MemoryServices, Protocol):

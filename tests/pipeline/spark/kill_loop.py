@@ -33,7 +33,6 @@ from millpond.pipeline.errors import PipelineError
 from millpond.pipeline.state.formats import FORMATS, existing_feed, table_in
 from tests.pipeline.pipeline_nodes import ROOT, NodeProcess
 from tests.pipeline.spark.publishing_node import KILL_AT
-from tests.pipeline.spark.test_sink import values
 
 INSIDE = "node inside a publication"
 VICTIMS = ("driver", "java", "python", "python", "node", "node", INSIDE, INSIDE)
@@ -303,13 +302,13 @@ def finish(node: NodeProcess, driver: Driver) -> None:
 
 def check(node: NodeProcess, folder: Path, appended: int) -> int:
     """Compare; the number of records. Raises Wrong."""
-    source, copied = Counter(values(node, "in")), Counter(values(node, "out"))
+    source, copied = Counter(node.values("in")), Counter(node.values("out"))
     if source != copied:
         lost, doubled = (source - copied).total(), (copied - source).total()
         raise Wrong(f"the copy: {lost} lost, {doubled} too many of {source.total()}")
     if any(b"%d" % number not in source for number in range(appended)):
         raise Wrong("an appended record is not in its stream")
-    bodies = values(node, "state")
+    bodies = node.values("state")
     expected, bad = straight(bodies)
     for format in FORMATS:
         rows = table_in(folder / format / "table").read().to_pylist()

@@ -15,7 +15,6 @@ import pytest
 from millpond.pipeline.spark.session import LOCAL, prepare_environment
 from tests.pipeline.pipeline_nodes import ROOT, NodeProcess
 from tests.pipeline.spark.connect_server import HOME, PATIENCE_S, connect_server
-from tests.pipeline.spark.test_sink import values
 
 pytest.importorskip("grpc_status")
 pytestmark = pytest.mark.full
@@ -62,7 +61,7 @@ def test_a_client_of_spark_connect(node: NodeProcess, tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stderr[-3000:]
         assert done.stdout.split()[-1] == "500"
-    assert sorted(values(node, "frame")) == sorted(values(node, "query")) == sorted(bodies)
+    assert sorted(node.values("frame")) == sorted(node.values("query")) == sorted(bodies)
 
 
 def test_a_declarative_pipeline(node: NodeProcess, tmp_path: Path) -> None:
@@ -85,5 +84,5 @@ def test_a_declarative_pipeline(node: NodeProcess, tmp_path: Path) -> None:
             timeout=PATIENCE_S,
         )
         assert done.returncode == 0, done.stderr[-3000:]
-    found = [json.loads(value) for value in values(node, "large")]
+    found = [json.loads(value) for value in node.values("large")]
     assert sorted(order["count"] for order in found) == list(range(100, 600, 50))

@@ -18,7 +18,6 @@ import pytest
 
 from millpond.pipeline.state.formats import existing
 from tests.pipeline.pipeline_nodes import ROOT, NodeProcess
-from tests.pipeline.spark.test_sink import values
 
 pytestmark = pytest.mark.filterwarnings("default")
 MINUTE_MS = 60_000
@@ -100,5 +99,5 @@ def test_the_examples_run(
     rows = pq.read_table(tmp_path / "jobs.parquet").to_pylist()
     told = [(row["queue"], row["done"], row["failed"], row["last_error"]) for row in rows]
     assert told == [("mail", 1, 1, "e"), ("mail", 1, 0, None), ("print", 0, 0, "payload")]
-    (paid,) = map(json.loads, values(node, "paid"))
+    (paid,) = map(json.loads, node.values("paid"))
     assert paid == {"order": "o1", "item": "pen", "owed": 100, "paid": 90}

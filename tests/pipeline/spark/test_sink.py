@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from millpond.pipeline.spark.planning import batch_ranges
-from millpond.pipeline.spark.read_task import read_range
 from tests.pipeline.pipeline_nodes import ROOT, NodeProcess
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -41,12 +39,6 @@ def copy(spark: Any, address: str, checkpoint: str) -> None:
     query.awaitTermination()
 
 
-def values(node: NodeProcess, stream: str) -> list[bytes]:
-    ranges = batch_ranges(node.options(subscribe=stream))
-    found = [batch.column("value").to_pylist() for each in ranges for batch in read_range(each)]
-    return [value for each in found for value in each]
-
-
 def test_a_frame_is_written_whole_and_once_for_its_name(
     spark: Any, shared_node: NodeProcess
 ) -> None:
@@ -61,7 +53,7 @@ def test_a_frame_is_written_whole_and_once_for_its_name(
         one = spark.range(3000, 3001).selectExpr("CAST(id AS STRING) AS value").write
         one = one.format("millpond").mode("append").options(writerId="job-2", batchId=batch)
         one.options(address=shared_node.address, topic="frames").save()
-    found = sorted(map(int, values(shared_node, "frames")))
+    found = sorted(map(int, shared_node.values("frames")))
     assert found == [*range(3000), 3000, 3000]
 
 
@@ -102,10 +94,10 @@ def test_a_batch_that_stops_in_the_middle_is_written_once(spark: Any, tmp_path: 
         )
         with pytest.raises(PySparkException, match="quota_exhausted"):
             run_query(writing)
-        assert 0 < len(values(node, "out")) < len(bodies)
+        assert 0 < len(node.values("out")) < len(bodies)
         node.delete("other")
         run_query(writing)
-        assert sorted(values(node, "out")) == bodies
+        assert sorted(node.values("out")) == bodies
 
 
 def test_a_query_that_is_killed_doubles_and_loses_nothing(
@@ -121,9 +113,9 @@ def test_a_query_that_is_killed_doubles_and_loses_nothing(
     command = [sys.executable, "-c", COPY, *words]
     with subprocess.Popen(command, env=environment, start_new_session=True) as process:
         until = time.monotonic() + 180
-        while not values(node, "out"):
+        while not node.values("out"):
             assert time.monotonic() < until and process.poll() is None
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGKILL)
     copy(spark, *words)
-    assert sorted(map(int, values(node, "out"))) == list(range(10_000))
+    assert sorted(map(int, node.values("out"))) == list(range(10_000))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import msgspec
 
 from millpond.actors.errors import StorageFailed
@@ -260,15 +262,18 @@ class S2Context(RequestContext[S2NodeServices]):
             return authorization is not None and authorization.sees_basin(name)
         return name == self.services.basins.own or self.may(Operation.GET_BASIN_CONFIG)
 
-    def rights_listed(self, target: Target) -> Rights | None:
-        """The rights in a stream that a list may show."""
-        if not self._is_issued:
-            return self.services.authorize_stream(self.request.principal, target.qualified_name)
-        authorization = self.authorization
-        is_shown = (
-            authorization is not None and target.shown and authorization.sees_stream(target.stream)
-        )
-        return Rights.LIST if is_shown else None
+    def rights_listed(self, basin: bytes, names: Iterable[bytes]) -> Iterator[Rights | None]:
+        """The rights in streams, by their whole names, that a list may show."""
+        if self._is_issued:
+            authorization, prefix = self.authorization, self.stream_prefix
+            for name in names:
+                is_seen = authorization is not None and authorization.sees_stream(name)
+                yield Rights.LIST if is_seen and name != prefix else None
+            return
+        authorize, principal = self.services.authorize_stream, self.request.principal
+        is_own = basin == self.services.basins.own
+        for name in names:
+            yield authorize(principal, name if is_own else qualified_name(basin, name))
 
     def encryption_key(self) -> EncryptionKey:
         """The key that the request brings, or none. Raises CodedError (bad_header) for what is none

@@ -95,7 +95,7 @@ def _page(
 
 
 def _rights_in(context: S2Context, basin: bytes, name: bytes) -> Rights | None:
-    return context.rights_listed(context.target_in(basin, name))
+    return next(context.rights_listed(basin, (name,)))
 
 
 def _info(target: Target, found: m.StreamDescription) -> info_codec.StreamInfo:

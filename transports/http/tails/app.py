@@ -34,7 +34,7 @@ from millpond.transports.http.s2.usage import S2Usage
 BODY_BYTES_MAX = 8 * 2**20
 PAGE_MAX = 10_000
 GROUP_MAX = 500
-_PARTITION = re.compile(rb"(.+)/(0|[1-9]\d{0,2})", re.DOTALL)
+_NUMBER = re.compile(rb"0|[1-9]\d{0,2}")
 
 
 class TailsQuery(msgspec.Struct, frozen=True):
@@ -103,47 +103,47 @@ async def _page(context: S2Context, query: TailsQuery) -> TailsPage:
     names = directory.names(begin, own + query.after.encode(), PAGE_MAX + 1)
     is_cut = len(names) > PAGE_MAX
     names = [each for each in names[:PAGE_MAX] if is_text(each)]
+    hidden = len(own)  # of what comes before all names of this client
     rows: list[tuple[str, str, int] | tuple[str, str, int, int, int]] = []
     with context.cell_client() as cells:
         for group in _groups(names):
             await anyio.lowlevel.checkpoint()  # between those of a group the node has no turn
             wanted = group if topics is None else [each for each in group if _is_of(each, topics)]
             shown = list(_shown(context, basin, wanted))
-            known = (
-                {}
-                if query.details
-                else {each.stream: directory.position(each.stream) for each in shown}
-            )
-            found = await _described(
-                cells, [each for each in shown if known.get(each.stream) is None]
-            )
-            for target in shown:
-                position = known.get(target.stream)
-                description = found.get(target.cell)
+            if query.details:
+                positions: list[tuple[int, int] | None] = [None] * len(shown)
+            else:
+                positions = list(directory.positions(shown))
+            targets = [
+                context.target_in(basin, name)
+                for name, position in zip(shown, positions, strict=True)
+                if position is None
+            ]
+            found = await _described(cells, targets) if targets else {}
+            for name, position in zip(shown, positions, strict=True):
                 if position is not None:
-                    rows.append((target.shown.decode(), f"{position[0]:x}", position[1]))
-                elif description is not None:
-                    rows.append(_row(target, description, query))
+                    incarnation, tail = position
+                    rows.append((name[hidden:].decode(), f"{incarnation:x}", tail))
+                elif name in found:
+                    rows.append(_row(name[hidden:].decode(), found[name], query))
     last = names[-1][len(own) :].decode() if is_cut and names else None
     return TailsPage(rows, last)
 
 
-def _shown(context: S2Context, basin: bytes, names: Sequence[bytes]) -> Iterator[Target]:
+def _shown(context: S2Context, basin: bytes, names: Sequence[bytes]) -> Iterator[bytes]:
     """The streams that this client may list. Raises CodedError for one whose tail is denied."""
     needed = RIGHTS[Operation.CHECK_TAIL] or Rights.NONE
     last: Rights | None = None
     is_listed = may_see = False
-    for name in names:
-        target = context.target_in(basin, name)
-        rights = context.rights_listed(target)
+    for name, rights in zip(names, context.rights_listed(basin, names), strict=True):
         if rights is not last:  # most streams have those of the one before
             last = rights
             is_listed = rights is not None and Rights.LIST in rights
             may_see = rights is not None and bool(rights & needed)
         if is_listed:
             if not may_see:
-                context.check(Operation.CHECK_TAIL, target)
-            yield target
+                context.check(Operation.CHECK_TAIL, context.target_in(basin, name))
+            yield name
 
 
 def _common_prefix(names: set[bytes]) -> bytes:
@@ -155,17 +155,16 @@ def _common_prefix(names: set[bytes]) -> bytes:
 
 def _is_of(name: bytes, topics: set[bytes]) -> bool:
     """Whether a stream is a topic, or the partition of one."""
-    if name in topics:
-        return True
-    parts = _PARTITION.fullmatch(name)
-    return parts is not None and parts[1] in topics
+    topic, _, partition = name.rpartition(b"/")
+    return name in topics or (
+        topic in topics and bool(topic) and _NUMBER.fullmatch(partition) is not None
+    )
 
 
 def _row(
-    target: Target, description: m.StreamDescription, query: TailsQuery
+    name: str, description: m.StreamDescription, query: TailsQuery
 ) -> tuple[str, str, int] | tuple[str, str, int, int, int]:
     info, identity = description.info, f"{description.incarnation:x}"
-    name = target.shown.decode()
     if query.details:
         return name, identity, info.tail, info.trim_point, info.bytes_kept
     return name, identity, info.tail
@@ -174,7 +173,7 @@ def _row(
 async def _described(
     cells: CellClient, targets: Sequence[Target]
 ) -> dict[bytes, m.StreamDescription]:
-    """The descriptions of streams that still exist, by their cells. Raises S2Error."""
+    """The descriptions of streams that still exist, by their names. Raises S2Error."""
     found: dict[bytes, m.StreamDescription] = {}
     numbers = []
     for target in targets:
@@ -183,7 +182,7 @@ async def _described(
     for number, target in zip(numbers, targets, strict=True):
         reply = await cells.reply(number)
         if isinstance(reply, m.StreamDescription):
-            found[target.cell] = reply
+            found[target.stream] = reply
         elif not is_unknown(reply):
             raise unlisted(reply, target)
     return found
