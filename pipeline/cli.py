@@ -120,9 +120,12 @@ def _add_table(running: argparse.ArgumentParser) -> None:
     add("--checkpoint", required=True, type=folder_of, metavar="DIR", help=what)
     what = "folder for records that are no events, or a URL as of --checkpoint"
     add("--dead-letters", type=folder_of, metavar="DIR", help=what)
-    what = "folder of a change feed: what each batch inserts, updates and deletes"
+    what = (
+        "folder of a change feed: what each batch inserts, updates and deletes; or a stream of the "
+        "node for these changes as events, such as stream://NAME"
+    )
     add("--changes", type=_location, metavar="DIR", help=what)
-    what = "batches of the change feed to keep (%(default)s)"
+    what = "batches of the change feed to keep, except in a stream (%(default)s)"
     add("--keep-changes", type=int, default=BATCHES_KEPT, metavar="N", help=what)
     add("--schemas", type=Path, metavar="FILE", help="JSON Schema for each type")
     add("--format", choices=FORMATS, help="format of a new table (delta)")

@@ -146,12 +146,38 @@ def publish(options: SinkOptions, staged: Sequence[StagedPart], *, once: bool) -
     client = NodeClient(options.nodes, 0)
     try:
         for stream, parts in _by_stream(staged).items():
-            rows = [{"id": each.part, "rows": each.rows} for each in parts]
-            plan = {"parts": rows, "once": once, "unnamed": once and options.writer is None}
-            path = path_of(stream, parts[0].writer, parts[0].batch)
-            found[stream] = _publish(client, stream, path, json.dumps(plan).encode())
+            writer, batch = parts[0].writer, parts[0].batch
+            unnamed = once and options.writer is None
+            found[stream] = publish_parts(
+                client, stream, writer, batch, parts, once=once, unnamed=unnamed
+            )
     finally:
         client.close()
+    return found
+
+
+def publish_parts(
+    client: NodeClient,
+    stream: str,
+    writer: str,
+    batch: int,
+    parts: Sequence[StagedPart],
+    *,
+    once: bool = False,
+    unnamed: bool = False,
+) -> str:
+    """Publish the parts of a batch in one stream, or count a batch without parts; the outcome.
+
+    `unnamed`: the writer's name was made for this batch.
+    """
+    rows = [{"id": each.part, "rows": each.rows} for each in parts]
+    plan = json.dumps({"parts": rows, "once": once, "unnamed": unnamed}).encode()
+    return _publish(client, stream, path_of(stream, writer, batch), plan)
+
+
+def writer_last(client: NodeClient, stream: str, writer: str) -> int | None:
+    """The last batch that a writer published, or the node has decided to publish; None: none."""
+    found: int | None = _status(client, stream, path_of(stream, writer, 0))["last"]
     return found
 
 

@@ -1,10 +1,11 @@
 """The format of a table: that of its place, or the requested one for a new table.
 
-A change feed has the format of its table.
+A change feed has the format of its table, or is a stream of the node.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from millpond.pipeline.errors import BadOption, PipelineError
@@ -15,8 +16,9 @@ from millpond.pipeline.state.delta_table import DeltaState
 from millpond.pipeline.state.iceberg_catalog import is_iceberg
 from millpond.pipeline.state.iceberg_feed import IcebergFeed
 from millpond.pipeline.state.iceberg_table import BUCKETS, IcebergState
-from millpond.pipeline.state.location import Location
+from millpond.pipeline.state.location import STREAM, Location
 from millpond.pipeline.state.parquet_layout import is_old_feed, is_old_table
+from millpond.pipeline.state.stream_feed import StreamFeed
 from millpond.pipeline.state.table import At, StateTable, Summary
 
 FORMATS = ("delta", "iceberg")
@@ -34,12 +36,19 @@ def table_in(
 
     `kept`: versions to keep. `buckets`: of a new Iceberg table. Raises PipelineError.
     """
+    if is_stream(folder):
+        raise BadOption(f"{folder}: a stream is no table", "see `millpond stream --help`")
     if isinstance(folder, Path) and is_old_table(folder) and not has_log(folder):
         text = f"{folder} is a table in the Parquet layout of earlier versions"
         raise PipelineError("old_table", text, "see `millpond pipeline convert --help`")
     if _format_of(folder, requested) == "iceberg":
         return IcebergState(folder, at, kept, buckets)
     return DeltaState(folder, at, kept)
+
+
+def is_stream(location: Location) -> bool:
+    """Whether it is a stream of a node."""
+    return isinstance(location, str) and location.startswith(STREAM)
 
 
 def _format_of(folder: Location, requested: str | None) -> str:
@@ -64,6 +73,8 @@ def feed_in(
     location: Location, requested: str | None = None, kept: int = BATCHES_KEPT
 ) -> ChangeFeed:
     """The change feed of a location, which may not exist yet. Raises PipelineError."""
+    if is_stream(location):
+        raise BadOption(f"{location}: its changes are events", "read the stream")
     if isinstance(location, Path) and is_old_feed(location):
         text = f"{location} is a change feed in the Parquet layout of earlier versions"
         raise PipelineError("old_table", text, "use a new folder")
@@ -71,8 +82,15 @@ def feed_in(
     return IcebergFeed(location, kept) if is_in_iceberg else DeltaFeed(location, kept)
 
 
-def feed_of(table: StateTable, location: Location, kept: int = BATCHES_KEPT) -> ChangeFeed:
-    """The change feed of a table, which may not exist yet. Raises PipelineError."""
+def feed_of(
+    table: StateTable, location: Location, kept: int = BATCHES_KEPT, *, source: Mapping[str, str]
+) -> ChangeFeed:
+    """The change feed of a table, which may not exist yet. Raises PipelineError.
+
+    `source`: the options of the job's source, on whose node a stream is.
+    """
+    if is_stream(location):
+        return StreamFeed(str(location), source)
     return feed_in(location, "iceberg" if isinstance(table, IcebergState) else "delta", kept)
 
 

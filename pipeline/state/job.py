@@ -111,8 +111,10 @@ class BatchWriter:
     def __init__(self, options: JobOptions, on_batch: Callable[[BatchReport], None]) -> None:
         self._options = options
         self._table = open_table(options)
-        place = options.changes
-        self._feed = None if place is None else feed_of(self._table, place, options.changes_kept)
+        self._feed: ChangeFeed | None = None
+        if options.changes is not None:
+            kept, source = options.changes_kept, options.source
+            self._feed = feed_of(self._table, options.changes, kept, source=source)
         self._on_batch = on_batch
         self._query = ""
         self._checkpoint: Files | None = None

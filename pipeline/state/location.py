@@ -1,5 +1,5 @@
 """The location of a table: a folder of this machine, a URL of an object store, or a name in an
-Iceberg catalog.
+Iceberg catalog; that of a change feed can be a stream of the node as well.
 
 Access to a store is by environment variables, such as AWS_ENDPOINT_URL and AWS_ACCESS_KEY_ID.
 """
@@ -14,6 +14,7 @@ from millpond.pipeline.errors import BadOption, PipelineError
 Location = Path | str
 SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "hdfs")
 ICEBERG = "iceberg://"
+STREAM = "stream://"
 _IN_CATALOG = re.compile(r"iceberg://[^/]+/[^/.]+(\.[^/.]+)+")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m|[\u21b3|]")
 
@@ -23,6 +24,8 @@ def location_of(text: str) -> Location:
     scheme, colon, _ = text.partition("://")
     if not colon:
         return Path(text).absolute()
+    if text.startswith(STREAM) and text != STREAM:
+        return text
     if text.startswith(ICEBERG):
         if _IN_CATALOG.fullmatch(text) is None:
             raise BadOption(f"{text}: not {ICEBERG}CATALOG/NAMESPACE.TABLE")

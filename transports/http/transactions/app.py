@@ -113,11 +113,13 @@ async def _outcome(
     is_held = services.writer_locks.is_held(target.cell, writer)
     with context.cell_client() as cells:
         status = await Publisher(services, cells, target.cell, writer).writer_status()
+    last = status.batch if status.batch >= 0 else None
     if status.batch > batch or (status.batch == batch and status.is_done):
-        return json_response(200, {"outcome": "published", "rows": 0})
+        return json_response(200, {"outcome": "published", "rows": 0, "last": last})
     is_decided = status.batch == batch
     outcome = "publishing" if is_decided or is_held else "none"
-    return json_response(200, {"outcome": outcome, "rows": status.rows if is_decided else 0})
+    rows = status.rows if is_decided else 0
+    return json_response(200, {"outcome": outcome, "rows": rows, "last": last})
 
 
 async def _part(
