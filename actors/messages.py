@@ -177,7 +177,8 @@ class Attach(Message, frozen=True, gc=False):
     `resume_after` an id up to which nothing is pushed here, None = not given; `identity` is the
     public key whose holder this is, proved, None = anonymous; `reports_start`: it says
     `AttemptStarted` of each
-    message that it works on, and what it did not begin was no attempt.
+    message that it works on, and what it did not begin was no attempt; `name`: how the client calls
+    itself in lists.
     """
 
     role: Role = Role.BOTH
@@ -192,6 +193,7 @@ class Attach(Message, frozen=True, gc=False):
     cursor_lists: bool = False
     identity: bytes | None = None
     reports_start: bool = False
+    name: bytes = b""
 
 
 class Detach(Notice, frozen=True, gc=False):

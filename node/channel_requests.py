@@ -126,7 +126,12 @@ def _consumer(member: ConsumerLag, summary: ConnectionSummary) -> b.ConsumerInfo
         window=consumer.window,
         leased=len(consumer.leases),
         lag=member.lag,
+        name=options.name,
     )
+
+
+def _right_names(rights: Rights) -> list[str]:
+    return [each.name.lower() for each in rights if each.name is not None]
 
 
 class ChannelRequests:
@@ -176,6 +181,9 @@ class ChannelRequests:
             case b.ChannelOperation.MEMBERS:
                 members = self._members(read_body(body, b.MembersBody), client)
                 answer(msgspec.msgpack.encode(members))
+            case b.ChannelOperation.RIGHTS:
+                rights = self._rights(read_body(body, b.RightsBody), client)
+                answer(msgspec.msgpack.encode(rights))
             case b.ChannelOperation.PUT:
                 self._put(read_body(body, b.PutBody), answer, client, port)
             case b.DELETE_SUBSCRIPTION:
@@ -301,6 +309,10 @@ class ChannelRequests:
             for each in members.subscribers
         ]
         return b.MembersReply(consumers, subscribers, members.more)
+
+    def _rights(self, request: b.RightsBody, client: Admission) -> b.RightsReply:
+        found = [self._authorize(client.principal, name) for name in request.channels]
+        return b.RightsReply([_right_names(each or Rights.NONE) for each in found])
 
     def _receivers(self, name: bytes, other_than: Port | None = None) -> int:
         """Connections that messages are pushed to, also while the channel is loaded anew."""

@@ -125,7 +125,13 @@ class JobView:
         )
         options, count = consumer.options, len(consumer.leases)
         return WorkerRow(
-            consumer.port.number, options.identity, consumer.window, consumer.receives, count, jobs
+            consumer.port.number,
+            options.identity,
+            consumer.window,
+            consumer.receives,
+            count,
+            jobs,
+            options.name,
         )
 
     def page(self, request: ListJobs) -> Page:

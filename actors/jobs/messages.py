@@ -463,8 +463,9 @@ class WorkerJob(msgspec.Struct, frozen=True, gc=False):
 
 
 class WorkerRow(msgspec.Struct, frozen=True, gc=False):
-    """A worker of the queue: the number of its connection, the key that it proved, and its jobs,
-    the first `WORKER_JOBS_SHOWN` of `held`. `takes`: it may be given more."""
+    """A worker of the queue: the number of its connection, the key that it proved, the name that it
+    gives itself, and its jobs, the first `WORKER_JOBS_SHOWN` of `held`. `takes`: it may be given
+    more."""
 
     connection: int
     identity: bytes | None
@@ -472,6 +473,7 @@ class WorkerRow(msgspec.Struct, frozen=True, gc=False):
     takes: bool
     held: int
     jobs: tuple[WorkerJob, ...]
+    name: bytes = b""
 
 
 class WorkerPage(JobReply, frozen=True, gc=False):

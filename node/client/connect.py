@@ -270,6 +270,7 @@ def _hello(
         keep_alive_ms=round(settings.keep_alive_s * 1000),
         resume_after=settings.resume_after,
         mode=None if mode is None else _member(Mode, mode),
+        name=settings.name.encode(),
     )
 
 

@@ -34,6 +34,7 @@ class ConnectSettings:
     `begins`: `Message.begin` tells the node when work on a message begins; in a queue, a message
     that is lost before has not used up an attempt.
     `bare`: go on without the handshake when the other end has none (after 3 s).
+    `name`: how lists of consumers and workers call this connection, at most 128 bytes of UTF-8.
     `delivery_key`: prove that the delivery token of the mailbox `channel` at the relay `peer` is
     known (docs/reference/peer-formats.md).
     """
@@ -45,6 +46,7 @@ class ConnectSettings:
     resume_after: int | None = None
     begins: bool = False
     bare: bool = False
+    name: str = ""
     delivery_key: bytes | None = None
 
 

@@ -24,8 +24,9 @@ OWN, CHAT = "millpond.node.console", "millpond.node.web"
 FRONT = b""
 """The name of the page itself, at `/millpond/`."""
 SCRIPTS = (
-    *("app", "bodies", "channels", "charts", "dialogs", "dom", "events", "format", "node"),
-    *("jobs", "overview", "pages", "peers", "streams", "table"),
+    *("app", "bodies", "channels", "charts", "dialogs", "dom", "envelope", "events", "flows"),
+    *("format", "job", "jobs", "limits", "node", "overview", "pages", "peers", "rights"),
+    *("schedules", "streams", "table", "tabs", "workers"),
 )
 FILES = {
     FRONT: (OWN, "console.html", HTML),

@@ -68,10 +68,13 @@ class Connector:
         mode: ModeName | None = None,
         window: int | None = None,
         begins: bool = False,
+        name: str = "",
         on_event: Callable[[Event], None] | None = None,
     ) -> AbstractAsyncContextManager[Channel]:
-        """The channel, for a block."""
+        """The channel, for a block; lists call the connection `name`."""
         settings = replace(self._settings, rng=self.rng, begins=begins)
+        if name:
+            settings = replace(settings, name=name)
         options: ConnectionOptions = {**self._options, "settings": settings}
         return connect(
             self._url,

@@ -60,7 +60,8 @@ class WorkerJob(msgspec.Struct, frozen=True):
 class WorkerInfo(msgspec.Struct, frozen=True):
     """A connection that takes jobs of a queue. `connection` is its number in the node (`millpond
     top`), `identity` its key if it proved one, `held` the number of its jobs, of which `jobs` has
-    the first 100. `window`: so many it takes at most; `takes` False: it takes no more now."""
+    the first 100. `window`: so many it takes at most; `takes` False: it takes no more now. `name`:
+    the one that the worker gives itself, by default host and process."""
 
     connection: int
     identity: bytes | None
@@ -68,3 +69,4 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     takes: bool
     held: int
     jobs: list[WorkerJob]
+    name: bytes = b""

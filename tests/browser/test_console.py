@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import anyio
 import pytest
 
 from millpond import Config, Node, connect
-from millpond.jobs import Queue, Reject, Worker
+from millpond.jobs import Job, Queue, RateLimit, Reject, Step, Worker, join, task
 from millpond.node.client.streams.connect import connect_streams
+from millpond.node.jobs.payload import decode_job
 from tests.browser.chromium import Tab
 from tests.ports import free_port
 
@@ -155,3 +157,110 @@ async def test_a_channel_is_found_read_and_purged_by_the_keyboard(tab: Tab, node
     await tab.press("Enter")
     await says(tab, "No messages.")
     assert not await tab.run("!!document.querySelector('dialog')")
+
+
+@task(queue="mail", keep=600)
+async def send(payload: dict[str, str], job: Job) -> str:
+    job.progress(0.25, "waits for the gate")
+    job.log(HOSTILE)
+    while not GATE.is_set():  # noqa: ASYNC110
+        await anyio.sleep(0.02)
+    return f"sent to {payload['to']}"
+
+
+GATE = threading.Event()
+
+
+async def chosen(tab: Tab, title: str) -> None:
+    """Choose a part of the page by its tab."""
+    await press_button(tab, title, "[role=tablist]")
+
+
+async def test_workers_have_names_and_jobs_progress_and_results(tab: Tab, node: Node) -> None:
+    GATE.clear()
+    async with Queue(url(node), "mail") as queue:
+        put = await queue.put({"to": "alice"}, name="send", keep=600)
+        async with Worker(url(node), [send], name="ann <b>\u202e") as worker:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(worker.run)
+                await tab.open(page(node, "queue/jobs%2fmail"))
+                await chosen(tab, "Workers")
+                await says(tab, "ann <b>\\u{202e}", "25 %, waits for the gate", "1 of 8")
+                await tab.run("document.querySelector('#panel-workers tbody a').focus()")
+                await tab.press("Enter")
+                await says(tab, f"Job {put.id}", "25 %", "<img src=x", "running")
+                GATE.set()
+                await says(tab, '"sent to alice"', "done")
+                worker.drain()
+        await tab.reload()  # the result is kept, and the history has the attempt
+        await says(tab, '"sent to alice"', "No attempt is in the history.")
+    assert not await tab.run("'ran' in window")
+
+
+async def test_limits_schedules_and_jobs_are_set_by_hand(tab: Tab, node: Node) -> None:
+    async with Queue(url(node), "mail") as queue:
+        await tab.open(page(node, "queue/jobs%2fmail?tab=limits"))
+        await press_button(tab, "Change")
+        await fill(tab, concurrency="3", rate="100/m", burst="10")
+        await press_button(tab, "Set", "dialog")
+        await says(tab, "3 at once", "100/m, up to 10 at once")
+        state = await queue.state()
+        assert (state.concurrency, state.key_concurrency, state.key_rate) == (3, 0, None)
+        assert state.rate == RateLimit(100, 60.0, 10)
+        await chosen(tab, "Schedules")
+        await press_button(tab, "New schedule")
+        await fill(tab, name="nightly", cron="0 3 * * *", zone="UTC", payload='{"to": "all"}')
+        await press_button(tab, "Add", "dialog")
+        await says(tab, "nightly", "0 3 * * * UTC", '"to": "all"')
+        await press_button(tab, "Run now", "#panel-schedules")
+        await chosen(tab, "Jobs")
+        await press_button(tab, "Put a job")
+        await fill(tab, payload='{"to": "bob"}', task="send", priority="9")
+        await press_button(tab, "Put", "dialog")
+        await says(tab, '"to": "all"', 'send { "to": "bob" }')
+        jobs = [decode_job(each.data or b"") async for each in queue.jobs("ready")]
+    assert [(each.name, each.payload, each.priority) for each in jobs] == [
+        (None, {"to": "all"}, 4),
+        ("send", {"to": "bob"}, 9),
+    ]
+
+
+async def test_jobs_move_to_another_queue_and_keep_their_data(tab: Tab, node: Node) -> None:
+    async with Queue(url(node), "mail") as queue, Queue(url(node), "slow") as slow:
+        for number in range(3):
+            await queue.put(number, ttl=3600)
+        await queue.put("later", due=3600)
+        await tab.open(page(node, "queue/jobs%2fmail"))
+        await press_button(tab, "Move")
+        await fill(tab, queue="slow")
+        await press_button(tab, "Move", "dialog")
+        await tab.until("document.querySelector('#news').innerText === '4 jobs moved.'")
+        counts = await slow.counts()
+        assert (counts.ready, counts.delayed) == (3, 1)
+        moved = [each async for each in slow.jobs("ready")]
+        assert [decode_job(each.data or b"").payload for each in moved] == [0, 1, 2]
+        assert all(each.expires for each in moved)
+        assert (await queue.counts()).ready == 0
+
+
+async def test_a_flow_shows_what_waits_for_what(tab: Tab, node: Node) -> None:
+    async with Queue(url(node), "mail") as queue:
+        first, second = Step(payload=1), Step(payload=2)
+        flow = await queue.put_flow(join(Step(queue="total"), [first, second]))
+        await tab.open(page(node, "queue/jobs%2fmail?tab=flows"))
+        await says(tab, str(flow), "0 of 3")
+        await tab.run("document.querySelector('#panel-flows tbody a').focus()")
+        await tab.press("Enter")
+        await says(tab, f"Flow {flow}", "running", "total", "1, 2")
+        await press_button(tab, "Cancel")
+        await press_button(tab, "Cancel the flow", "dialog")
+        await says(tab, "cancelled")
+        assert (await queue.flow(flow)).state == "cancelled"
+
+
+async def fill(tab: Tab, **fields: str) -> None:
+    """Write into fields of the dialog, by their names."""
+    await tab.until("document.querySelector('dialog')?.open")
+    for name, text in fields.items():
+        await tab.run(f"document.querySelector('dialog [name={name}]').select()")
+        await tab.type(text)

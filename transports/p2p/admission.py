@@ -102,6 +102,7 @@ def admit_hello(
         cursor_lists=hello.list_mode == 1,
         identity=principal.identity,
         reports_start=BEGUN in hello.extensions,
+        name=hello.name,
     )
     extensions = hello.extensions & EXTENSIONS
     if role is Role.WORKER:

@@ -18,6 +18,8 @@ PATTERN_BYTES_MAX = 250
 PAGE_MAX = 500
 MEMBERS_MAX = 100
 """The consumers, and the subscribers, in a reply."""
+RIGHTS_MAX = 100
+"""The channels of a request for rights."""
 
 
 class ChannelOperation(IntEnum):
@@ -29,6 +31,7 @@ class ChannelOperation(IntEnum):
     PURGE = 9
     PUT = 10
     MEMBERS = 18
+    RIGHTS = 25
 
 
 DELETE_SUBSCRIPTION = 24
@@ -115,6 +118,18 @@ class ClearReply(msgspec.Struct, frozen=True):
     until: int
 
 
+class RightsBody(msgspec.Struct, frozen=True):
+    """The rights of the client in channels, of which none needs to be there."""
+
+    channels: Annotated[list[Name], msgspec.Meta(min_length=1, max_length=RIGHTS_MAX)]
+
+
+class RightsReply(msgspec.Struct, frozen=True):
+    """The names of the rights in each channel, in the order of the request."""
+
+    rights: list[list[str]]
+
+
 class MembersBody(msgspec.Struct, frozen=True):
     """The consumers and subscribers of a channel."""
 
@@ -124,7 +139,7 @@ class MembersBody(msgspec.Struct, frozen=True):
 class ConsumerInfo(msgspec.Struct, frozen=True):
     """A connection of a channel. `peer` is its address, `identity` its public key. `receives`:
     messages are pushed to it, `window` at a time. `lag`: messages that an anonymous subscriber has
-    not acknowledged (fanout)."""
+    not acknowledged (fanout). `name`: how the client calls itself."""
 
     connection: int
     peer: str
@@ -135,6 +150,7 @@ class ConsumerInfo(msgspec.Struct, frozen=True):
     window: int
     leased: int
     lag: int
+    name: bytes = b""
 
 
 class SubscriberInfo(msgspec.Struct, frozen=True):

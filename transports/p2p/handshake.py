@@ -52,6 +52,7 @@ class Tag(IntEnum):
     USER_AGENT = 0x80
     DURABILITY = 0x81
     DELIVERY_PROOF = 0x82
+    NAME = 0x83
 
 
 class _Flag(IntFlag):
@@ -60,7 +61,16 @@ class _Flag(IntFlag):
     ORDERED = 4
 
 
-_BYTES_MAX = {Tag.CHANNEL: 255, Tag.EXTENSIONS: 255, Tag.TOKEN: 4096, Tag.USER_AGENT: 4096}
+NAME_BYTES_MAX = 128
+"""The longest name of a client."""
+
+_BYTES_MAX = {
+    Tag.CHANNEL: 255,
+    Tag.EXTENSIONS: 255,
+    Tag.TOKEN: 4096,
+    Tag.USER_AGENT: 4096,
+    Tag.NAME: NAME_BYTES_MAX,
+}
 _BYTES = {
     Tag.PUBLIC_KEY: 32,
     Tag.NONCE: 32,
@@ -105,6 +115,7 @@ class Hello(msgspec.Struct, frozen=True, gc=False):
     mode: Mode | None = None
     user_agent: bytes = b""
     delivery_proof: bytes | None = None
+    name: bytes = b""
 
     def __repr__(self) -> str:
         """Without the token: this may end up in a log."""
@@ -163,6 +174,7 @@ def encode_hello(hello: Hello) -> bytes:
         Tag.MODE: hello.mode,
         Tag.USER_AGENT: hello.user_agent or None,
         Tag.DELIVERY_PROOF: hello.delivery_proof,
+        Tag.NAME: hello.name or None,
     }
     flags = _flags(hello.want_push, hello.duplex, hello.ordered)
     versions = bytes((hello.version_min, hello.version_max))
@@ -201,6 +213,7 @@ def decode_hello(raw: bytes) -> Hello:
         mode=tags.member(Tag.MODE, Mode),
         user_agent=tags.get(Tag.USER_AGENT) or b"",
         delivery_proof=tags.get(Tag.DELIVERY_PROOF),
+        name=tags.get(Tag.NAME) or b"",
     )
 
 

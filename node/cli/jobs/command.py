@@ -34,7 +34,7 @@ from millpond.node.cli.jobs.result import (
 )
 from millpond.node.cli.jobs.schedule import add_schedule
 from millpond.node.cli.options.node import add_node_options, add_timeout, message_id, positive
-from millpond.node.cli.output import print_json, print_line
+from millpond.node.cli.output import print_json, print_line, printable
 from millpond.node.cli.parser import Parser, action, add_alias
 from millpond.node.cli.removal import add_yes, plural, run_removal, say_removed
 from millpond.node.jobs.errors import JobCancelled, JobFailed
@@ -100,8 +100,9 @@ examples:
   millpond jobs workers mail              a line for each worker, and one for each job that it has
   millpond jobs workers mail --json | jq .jobs
 
-Workers are connections; `millpond top` shows where they come from, by their numbers. A job is held
-since it was given to the worker; it waits there if the worker has several queues and no slot.
+A line has the number of the connection (`millpond top` shows where it comes from), the jobs that it
+holds of those that it takes, and the name of the worker (`work --name`). A job is held since it was
+given to the worker; it waits there if the worker has several queues and no slot.
 """
 MOVE_EPILOG = """\
 examples:
@@ -378,7 +379,9 @@ async def _workers(args: argparse.Namespace, queue: Queue) -> None:
             print_json(worker_fields(worker))
             continue
         jobs = f"{worker.held} of {worker.window}"
-        print_line(f"{worker.connection:>8}  {jobs:12}{'' if worker.takes else '  takes no more'}")
+        state = "" if worker.takes else "  takes no more"
+        name = printable(worker.name)
+        print_line(f"{worker.connection:>8}  {jobs:12}  {name}{state}".rstrip())
         for job in worker.jobs:
             what = "since" if job.begun else "waits since"
             row = JobInfo(job.id, "leased", size=len(job.data), data=job.data)

@@ -102,6 +102,7 @@ def worker_fields(worker: WorkerInfo) -> dict[str, Any]:
     ]
     return {
         "connection": worker.connection,
+        "name": worker.name.decode("utf-8", "backslashreplace"),
         "identity": None if worker.identity is None else worker.identity.hex(),
         "window": worker.window,
         "takes": worker.takes,

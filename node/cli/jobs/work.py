@@ -113,7 +113,7 @@ def add_parser(subparsers: Any) -> None:
         help="for a node that is not there yet (default %(default)g); later always",
     )
     parser.add_argument(
-        "--name", help="name of the worker in the history of jobs (default: host:process)"
+        "--name", help="name of the worker, in lists and in the history (default: host:process)"
     )
     parser.add_argument(
         "--lifespan",

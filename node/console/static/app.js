@@ -3,7 +3,9 @@
 import { channel, channels } from "./channels.js";
 import { announce, byId, h, show, write } from "./dom.js";
 import { events } from "./events.js";
-import { job, queue, queues } from "./jobs.js";
+import { flow } from "./flows.js";
+import { job } from "./job.js";
+import { queue, queues } from "./jobs.js";
 import { Node, explain, poll } from "./node.js";
 import { Sampler, overview } from "./overview.js";
 import { peer, peers } from "./peers.js";
@@ -18,8 +20,8 @@ const SECTIONS = [
   ["peers", "Peers", peers],
   ["events", "Events", events],
 ];
-const VIEWS = { ...Object.fromEntries(SECTIONS.map(([path, , view]) => [path, view])), channel, stream, queue, job, peer };
-const PARENTS = { channel: "channels", stream: "streams", queue: "jobs", job: "jobs", peer: "peers" };
+const VIEWS = { ...Object.fromEntries(SECTIONS.map(([path, , view]) => [path, view])), channel, stream, queue, job, flow, peer };
+const PARENTS = { channel: "channels", stream: "streams", queue: "jobs", job: "jobs", flow: "jobs", peer: "peers" };
 
 const node = new Node();
 const sampler = new Sampler(node);

@@ -14,6 +14,8 @@ const [DEAD_RETRY, DEAD_PURGE] = [6, 7];
 const PAGE = 50;
 const EVERY_MS = 3000;
 const PREVIEW_BYTES = 120;
+/** Shorter times say nothing of a rate. */
+const RATE_S_MIN = 1;
 const ID_EPOCH_MS = 1_288_834_974_657n;
 const DEAD = raw("!dead");
 
@@ -42,8 +44,15 @@ export class Rates {
       const before = this.before.get(key);
       seen.set(key, { at: now, kept: row.kept, acked: row.acked });
       const seconds = before === undefined ? 0 : (now - before.at) / 1000;
+      // Looks that follow at once say nothing of a rate: the one before stays.
+      if (before !== undefined && seconds < RATE_S_MIN) {
+        seen.set(key, before);
+        return { ...row, inRate: before.inRate, outRate: before.outRate };
+      }
       const of = (field) => (seconds === 0 || row[field] < before[field] ? null : (row[field] - before[field]) / seconds);
-      return { ...row, inRate: of("kept"), outRate: of("acked") };
+      const found = { inRate: of("kept"), outRate: of("acked") };
+      Object.assign(seen.get(key), found);
+      return { ...row, ...found };
     });
     this.before = seen;
     return rated;

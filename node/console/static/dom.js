@@ -41,13 +41,18 @@ export function announce(text) {
 
 /** A section with a heading. */
 export function panel(title, attributes = {}, ...children) {
-  return h("section", { class: "panel", "aria-label": title, ...attributes }, h("h2", {}, title), ...children);
+  return h("section", { class: "panel", "aria-label": title, ...attributes }, h("h2", {}, title), ...children.filter((child) => child !== null));
 }
 
 /** Names and values. */
 export function facts(rows) {
   const shown = rows.filter((row) => row !== null);
   return h("dl", { class: "facts" }, ...shown.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+}
+
+/** A number that matters, with its title and a remark. */
+export function tile(title, value, more) {
+  return h("div", { class: "tile" }, h("span", { class: "hint" }, title), h("b", {}, value), h("span", { class: "hint" }, more));
 }
 
 /** A remark where there is nothing to list. */

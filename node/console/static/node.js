@@ -2,13 +2,16 @@
 // everything (`millpond!probe`), and one for each channel that is looked into.
 
 import { ADMIN, JOBS, Lost, PEERS, Refused, STREAM, connect } from "./p2p.js";
+import { Rights } from "./rights.js";
 
 const PROBE = "millpond!probe";
+const TEXT = new TextEncoder();
 const AGENT = "millpond console";
 const SESSION = "millpond.console";
 const SECRET = /^#(mpc1\.[A-Za-z0-9_-]{20,})$/;
 const REFUSED_LOGIN = [0xf5, 0xf6];
 const RETRY_MS = [500, 1000, 2000, 5000];
+const RIGHTS = 25;
 const IDLE_MS = 15_000;
 const WAIT_MS_MAX = 60_000;
 /** The part of the node's time that lists of everything may take. */
@@ -153,6 +156,11 @@ export class Node extends EventTarget {
 
   peers(operation, fields = {}) {
     return this.ask(PEERS, operation, fields);
+  }
+
+  /** What the page may do in a channel, without a name: in the one that stands for the node. */
+  rights(channel = TEXT.encode(PROBE)) {
+    return new Rights(this.admin(RIGHTS, { channels: [channel] }).then(({ rights: [names] }) => new Set(names)));
   }
 
   ask(type, operation, fields, signal) {

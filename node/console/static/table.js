@@ -3,7 +3,7 @@
 import { h, show, write } from "./dom.js";
 
 /** A table. A column has `title`, `of(row)` (text, or an element with `keep`: made once), `num`
- *  for numbers, `wide` for texts that take a line of their own on a telephone. `key(row)` tells rows apart, `link(row)` is where the first column leads. */
+ *  for numbers, `time` for times, `wide` for texts that take a line of their own on a telephone. `key(row)` tells rows apart, `link(row)` is where the first column leads. */
 export class Table {
   constructor(label, columns, { key, link = null, none = null, mark = null }) {
     this.columns = columns;
@@ -58,7 +58,7 @@ export class Table {
       const link = at === 0 && this.link !== null ? h("a", {}) : null;
       const cell = h(at === 0 ? "th" : "td", {
         scope: at === 0 ? "row" : null,
-        class: column.num ? "num" : column.wide ? "wide" : null,
+        class: column.num ? "num" : column.time ? "time" : column.wide ? "wide" : null,
         "data-title": column.title,
       }, link);
       return { cell, text: link ?? cell, link, isMade: false };
@@ -78,7 +78,8 @@ export class Table {
       }
       const value = column.of(row);
       if (value instanceof Element) {
-        show(text, value);
+        // What looks the same stays: it may have the focus.
+        if (!text.firstChild?.isEqualNode(value)) show(text, value);
         shown.cells[at].isMade = true;
       } else {
         write(text, String(value ?? ""));

@@ -216,12 +216,19 @@ class QueueSubscription:
         return f"QueueSubscription({self.queue!r})"
 
     @asynccontextmanager
-    async def open(self, connector: Connector) -> AsyncIterator[Self]:
-        """The connection, for a block. The node pushes nothing before `receive`."""
+    async def open(self, connector: Connector, worker: str) -> AsyncIterator[Self]:
+        """The connection of the worker of this name, for a block. The node pushes nothing before
+        `receive`."""
         # Without `spare` no job waits here, and reporting when each begins would cost a tenth.
         begins = bool(self._spare)
         async with connector.join(
-            self.name, "worker", mode="queue", window=0, begins=begins, on_event=self._on_event
+            self.name,
+            "worker",
+            mode="queue",
+            window=0,
+            begins=begins,
+            name=worker,
+            on_event=self._on_event,
         ) as self.channel:
             link_of(self.channel).inflight.on_lease_lost = partial(self._on_taken, self)
             yield self

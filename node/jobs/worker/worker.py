@@ -48,11 +48,13 @@ from millpond.node.jobs.worker.outcome import (
     Stopped,
     WorkerStats,
     error_text,
+    utf8_text,
 )
 from millpond.node.jobs.worker.progress import ProgressReports
 from millpond.node.jobs.worker.subscription import LeasedJob, QueueSubscription
 from millpond.node.jobs.worker.task_pool import TaskPool
 from millpond.node.jobs.worker.weighted_queues import WeightedQueues, parse_queues
+from millpond.transports.p2p.handshake import NAME_BYTES_MAX
 
 CONCURRENCY = 8
 CONCURRENCY_MAX = 10_000
@@ -79,7 +81,8 @@ class Worker:
     """Connect with `async with`, then `run`. See docs/guides/jobs.md.
 
     `work`: one handler, or tasks. `queues`: names, or `NAME=WEIGHT`; by default those of the tasks.
-    `lease` is for a handler that is no task. `grace`: running handlers have so many seconds to end
+    `name` is shown in lists of workers and in the history, by default host and process. `lease` is
+    for a handler that is no task. `grace`: running handlers have so many seconds to end
     when the worker drains. `on_end` is called with the result of each attempt. `log_done`: the
     history has successes as well. Each of `middleware` is called around each handler, the first
     outermost, with the job and what is inside. `lifespan` is entered once, before the first job,
@@ -166,16 +169,16 @@ class Worker:
 
     async def __aenter__(self) -> Self:
         self._now = self._connector.now()
+        environment = current_environment()
+        name = self._name or environment.name()
         if self._keeps_history:
-            environment = current_environment()
-            self._history = History(
-                self._wall or environment.wall, self._name or environment.name()
-            )
+            self._history = History(self._wall or environment.wall, name)
+        shown = _shown_name(name)
         self._leases = Leases(self._now)
         await self._stack.__aenter__()
         try:
             for subscription in self._subscriptions:
-                await self._stack.enter_async_context(subscription.open(self._connector))
+                await self._stack.enter_async_context(subscription.open(self._connector, shown))
         except BaseException as exc:
             await self._stack.__aexit__(type(exc), exc, exc.__traceback__)
             raise
@@ -473,3 +476,8 @@ class Worker:
 
     def _streams(self, queue: str) -> Streams:
         return next(each for each in self._subscriptions if each.queue == queue).channel.streams
+
+
+def _shown_name(name: str) -> str:
+    """The beginning of a worker's name that fits the handshake."""
+    return utf8_text(name).encode()[:NAME_BYTES_MAX].decode("utf-8", "ignore")

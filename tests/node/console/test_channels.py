@@ -9,13 +9,13 @@ import anyio
 import pytest
 
 from millpond import Config, Node, connect
-from millpond.actors.errors import NotAllowed, UnknownChannel
+from millpond.actors.errors import Malformed, NotAllowed, UnknownChannel
 from millpond.actors.messages import Mode
 from millpond.node.client.connect import PROBE
 from millpond.node.config import LISTENERS, ChannelRule
 from millpond.node.peers.identity import Identity
 
-EXPORT, LIST, MEMBERS = 2, 6, 18
+EXPORT, LIST, MEMBERS, RIGHTS = 2, 6, 18, 25
 OFF = {**dict.fromkeys(LISTENERS, "off"), "p2p": "127.0.0.1:0", "drain_timeout_s": 0.2}
 
 
@@ -121,3 +121,27 @@ async def test_channels_that_a_token_may_not_list_are_not_there(tmp_path: Path) 
     names = [row["name"] for row in (*page["page"], *rest["page"])]
     assert names == sorted([b"box/1", *(b"box/%d" % number for number in range(10, 20))])
     assert page["more"] and not rest["more"]
+
+
+RULES = """\
+anyone put,get allowed/*
+anyone list
+key:{id} admin,operator mine
+"""
+
+
+async def test_a_client_is_told_its_rights_in_each_channel(tmp_path: Path) -> None:
+    identity = Identity(bytes(range(32)))
+    rules = tmp_path / "access.conf"
+    rules.write_text(RULES.format(id=identity.id))
+    rules.chmod(0o600)
+    asked = {"channels": [b"allowed/1", b"other", b"mine"]}
+    async with Node(Config(access_file=str(rules), **OFF)) as running:  # type: ignore[arg-type]
+        async with connect(url(running), PROBE, window=0) as probe:
+            anyone = (await probe.admin(RIGHTS, asked))["rights"]
+            with pytest.raises(Malformed):
+                await probe.admin(RIGHTS, {"channels": [b"x"] * 101})
+        async with connect(url(running), PROBE, window=0, identity=identity) as probe:
+            known = (await probe.admin(RIGHTS, asked))["rights"]
+    assert anyone == [["put", "get", "list"], ["list"], ["list"]]
+    assert known == [["put", "get", "list"], ["list"], ["list", "admin", "operator"]]

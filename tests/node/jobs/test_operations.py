@@ -28,12 +28,16 @@ async def test_workers_are_listed_with_their_jobs(setup: JobSetup) -> None:
         for number in range(5):
             await queue.put(number, name="slow")
         began_ms = setup.wall() * 1000
-        async with setup.working([slow], "mail", concurrency=3):
-            async with setup.working([slow], "mail", source="two", concurrency=1):
+        async with setup.working([slow], "mail", concurrency=3, name="worker one"):
+            second = {"source": "two", "name": "worker two", "concurrency": 1}
+            async with setup.working([slow], "mail", **second):
                 await setup.until(lambda: setup.node.scheduler.is_idle)
                 await anyio.sleep(20)
                 found = [each async for each in queue.workers()]
-                assert sorted(each.held for each in found) == [1, 3]
+                assert sorted((each.held, each.name) for each in found) == [
+                    (1, b"worker two"),
+                    (3, b"worker one"),
+                ]
                 for worker in found:
                     assert worker.takes and worker.window == worker.held
                     for job in worker.jobs:
@@ -42,6 +46,18 @@ async def test_workers_are_listed_with_their_jobs(setup: JobSetup) -> None:
                 may_end.set()
                 await setup.until(lambda: len(setup.ended) == 5)
         assert [each async for each in queue.workers()] == []
+
+
+@pytest.mark.parametrize("name", ["é" * 100, "\udc80" * 100, "<b>\u202e\0"])
+async def test_a_name_of_a_worker_that_is_long_or_odd_is_cut(setup: JobSetup, name: str) -> None:
+    async def work(payload: int) -> None:
+        pass
+
+    async with setup.queue() as queue, setup.working(work, "mail", name=name):
+        (worker,) = [each async for each in queue.workers()]
+    whole = name.encode("utf-8", "backslashreplace")
+    assert whole.startswith(worker.name) and len(worker.name) in (len(whole), 127, 128)
+    worker.name.decode()
 
 
 async def test_waiting_jobs_move_and_running_ones_stay(setup: JobSetup) -> None:

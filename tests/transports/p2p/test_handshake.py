@@ -54,6 +54,7 @@ FULL_HELLO = Hello(
     mode=Mode.QUEUE,
     user_agent=b"millpond/0.1",
     delivery_proof=bytes(range(32)),
+    name="wörker".encode(),
 )
 FULL_READY = Ready(
     want_push=True,
@@ -220,6 +221,13 @@ def test_a_known_tag_has_its_one_length(tag: int, size: int) -> None:
     for wrong in (0, size - 1, size + 1):
         with pytest.raises(MalformedHandshake):
             decode_hello(hello(nonce, tlv(tag, b"\x01" * wrong)))
+
+
+def test_a_name_has_128_bytes_at_most() -> None:
+    assert decode_hello(hello(tlv(0x83, b"n" * 128))).name == b"n" * 128
+    assert decode_hello(hello(tlv(0x83, b""))).name == b""
+    with pytest.raises(MalformedHandshake):
+        decode_hello(hello(tlv(0x83, b"n" * 129)))
 
 
 @pytest.mark.parametrize("size", [0, 256, 4000])

@@ -445,7 +445,8 @@ class WorkerJobBody(msgspec.Struct, frozen=True):
 
 
 class WorkerBody(msgspec.Struct, frozen=True):
-    """A worker: the number of its connection, and its jobs, the first of `held`."""
+    """A worker: the number of its connection, the name that it gives itself, and its jobs, the
+    first of `held`."""
 
     connection: int
     identity: bytes | None
@@ -453,6 +454,7 @@ class WorkerBody(msgspec.Struct, frozen=True):
     takes: bool
     held: int
     jobs: list[WorkerJobBody]
+    name: bytes = b""
 
 
 class WorkerPageBody(msgspec.Struct, frozen=True):
@@ -658,7 +660,7 @@ def _worker(row: m.WorkerRow) -> WorkerBody:
         WorkerJobBody(job.id, job.attempt, _ms(job.since), _ms(job.until), job.begun, job.data)
         for job in row.jobs
     ]
-    return WorkerBody(row.connection, row.identity, row.window, row.takes, row.held, jobs)
+    return WorkerBody(row.connection, row.identity, row.window, row.takes, row.held, jobs, row.name)
 
 
 def _set_queue(number: int, body: SetQueueBody) -> SetQueue:
