@@ -42,7 +42,7 @@ WINDOW_S_MAX = 120.0
 NS = 1e9
 
 T = TypeVar("T")
-_Place = tuple[float, int, bytes, T]
+_Ranked = tuple[float, int, bytes, T]
 """The rate of a cell, its backlog, its name and its behaviour."""
 Counts = tuple[int, int]
 """Counts of what went in, and of what went out."""
@@ -279,16 +279,16 @@ class ActivitySampler:
     def _busiest(
         self, rates: _Rates, sources: StatusSources, limit: int
     ) -> tuple[list[ChannelActivity], list[QueueActivity], list[StreamActivity]]:
-        channels: list[_Place[Channel]] = []
-        queues: list[_Place[Channel]] = []
-        streams: list[_Place[Stream]] = []
+        channels: list[_Ranked[Channel]] = []
+        queues: list[_Ranked[Channel]] = []
+        streams: list[_Ranked[Stream]] = []
         for name, cell in sources.scheduler.cells.items():
             behaviour = cell.behaviour
             if isinstance(behaviour, Channel):
                 if name != PROBE:
                     is_queue = behaviour.delivery.mode is Mode.QUEUE
-                    place = (sum(rates.of_cell(name)), len(behaviour.buffer.rows), name, behaviour)
-                    (queues if is_queue else channels).append(place)
+                    ranked = (sum(rates.of_cell(name)), len(behaviour.buffer.rows), name, behaviour)
+                    (queues if is_queue else channels).append(ranked)
             elif isinstance(behaviour, Stream) and qualified_name_of(name) is not None:
                 streams.append((sum(rates.of_cell(name)), behaviour.records, name, behaviour))
         return (
@@ -333,7 +333,7 @@ def _counts(behaviour: object) -> Counts | None:
     return (behaviour.appended, 0) if isinstance(behaviour, Stream) else None
 
 
-def _first(rows: list[_Place[T]], limit: int) -> list[_Place[T]]:
+def _first(rows: list[_Ranked[T]], limit: int) -> list[_Ranked[T]]:
     return nlargest(limit, rows, key=lambda row: row[:2])
 
 

@@ -67,8 +67,8 @@ ROW_BYTES = 160
 PAGE_BYTES_MAX = 32 * 1024
 GROWTH = 4
 """Where few names may be listed, each look takes so many times as many names as the one before."""
-OWN_MARK = b"!"
-"""A mark in the names of the node's own channels."""
+OWN_NAME_CHARACTER = b"!"
+"""The character that tells the names of the node's own channels from others."""
 
 Answer = Callable[[bytes | RequestError], None]
 _NAMES: dict[Mode, b.ModeName] = {Mode.PAIR: "pair", Mode.FANOUT: "fanout", Mode.QUEUE: "queue"}
@@ -374,7 +374,7 @@ class ChannelRequests:
     ) -> None:
         if not is_channel_name(name):
             raise Malformed("no channel can have this name")
-        is_own = OWN_MARK in name and not may_be_own
+        is_own = OWN_NAME_CHARACTER in name and not may_be_own
         if is_own or is_private(name) or not self._has(client, right, name):
             raise NotAllowed
 

@@ -133,9 +133,9 @@ class Directory:
 
     def early_offsets_of(self, name: bytes) -> Mapping[bytes, int]:
         """The same of the partition whose records a stream has."""
-        return self.early_offsets(*self.place_of(name)) if self._early else _NO_OFFSETS
+        return self.early_offsets(*self.topic_partition_of(name)) if self._early else _NO_OFFSETS
 
-    def place_of(self, name: bytes) -> tuple[bytes, int]:
+    def topic_partition_of(self, name: bytes) -> tuple[bytes, int]:
         """The topic and the partition whose records a stream has."""
         found = partition_of(name)
         if found is not None and (self.is_partition(name) or self.is_being_deleted(name)):

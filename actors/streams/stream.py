@@ -425,7 +425,7 @@ class Stream:
         return self._context.directory.early_offsets_of(self._registration.name)
 
     def _forget_early_offsets(self, group: bytes | None, effects: Effects) -> None:
-        topic, partition = self._context.directory.place_of(self._registration.name)
+        topic, partition = self._context.directory.topic_partition_of(self._registration.name)
         effects.posts += ((TOPICS, m.ForgetEarlyOffsets(0, topic, partition, group)),)
 
     # Creation and deletion.

@@ -41,7 +41,7 @@ class Progress:
         self._done = done
         self._what = what
         self._source = source
-        self._source_begin, self._source_size = _extent(source)
+        self._source_begin, self._source_size = _source_range(source)
         self._began_at = time.monotonic()
         self._show_at = self._began_at + FIRST_S
         self._is_wanted = sys.stderr.isatty() and (beside_output or not sys.stdout.isatty())
@@ -110,7 +110,7 @@ def counted_things(count: int, what: str) -> str:
     return f"1 {what}" if count == 1 else f"{count:,} {what}s"
 
 
-def _extent(source: int | None) -> tuple[int, int]:
+def _source_range(source: int | None) -> tuple[int, int]:
     """Where reading of a file begins, and how many bytes there are; (0, 0): it is no file."""
     if source is None:
         return 0, 0

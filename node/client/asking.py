@@ -51,7 +51,7 @@ _ADDRESS = b"\xa1q"
 Join = Callable[[bytes], AbstractAsyncContextManager["Channel"]]
 
 
-class Inbox:
+class AnswerMailbox:
     """The mailbox of one client: made with the first question, it ends with the client.
 
     `join` connects to the channel of the mailbox, in a task of `tasks`.

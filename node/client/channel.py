@@ -23,7 +23,7 @@ from millpond.actors.messages import (
     NackReason,
     Put,
 )
-from millpond.node.client.asking import Inbox, answer, payload_of, question_of
+from millpond.node.client.asking import AnswerMailbox, answer, payload_of, question_of
 from millpond.node.client.errors import ClientClosed
 from millpond.node.client.future import ReplyFuture
 from millpond.node.client.idempotency import KEYS, KeyCounter
@@ -252,7 +252,7 @@ class ChannelConnection(NamedTuple):
     link: Link
     keys: KeyCounter
     rng: Random
-    inbox: Inbox
+    answers: AnswerMailbox
     join: Join
 
 
@@ -263,7 +263,7 @@ class Channel(Client[ChannelConnection]):
     """
 
     name: str | bytes
-    _of_connection = frozenset({"_link", "_keys", "_rng", "_inbox", "_join"})
+    _of_connection = frozenset({"_link", "_keys", "_rng", "_answers", "_join"})
 
     def __init__(
         self,
@@ -275,11 +275,11 @@ class Channel(Client[ChannelConnection]):
         self._link: Link
         self._keys: KeyCounter
         self._rng: Random
-        self._inbox: Inbox
+        self._answers: AnswerMailbox
         self._join: Join
 
     def _use(self, connection: ChannelConnection) -> None:
-        self._link, self._keys, self._rng, self._inbox, self._join = connection
+        self._link, self._keys, self._rng, self._answers, self._join = connection
 
     async def _end(self) -> None:
         if not self.closed:
@@ -417,7 +417,7 @@ class Channel(Client[ChannelConnection]):
         self._check_open()
         if not data:
             raise EmptyData
-        return await self._inbox.ask(data, timeout_s)
+        return await self._answers.ask(data, timeout_s)
 
     async def receive(self, timeout_s: float | None = None) -> Message:
         """The next message; TimeoutError after `timeout_s` seconds without any."""

@@ -17,7 +17,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from millpond.actors.messages import Mode, Role
-from millpond.node.client.asking import Inbox
+from millpond.node.client.asking import AnswerMailbox
 from millpond.node.client.channel import DRAIN_S, Channel, ChannelConnection, ModeName, RoleName
 from millpond.node.client.events import Event
 from millpond.node.client.flow_limit import FlowLimit
@@ -153,8 +153,8 @@ def connect(
         link = Link(links, limit, ReconnectBackoff(random), rare.now or environment.monotonic)
         async with _running(link) as tasks:
             mailbox = unpredictable(MAILBOX_BYTES)
-            inbox = Inbox(name or b"", mailbox, link, keys, beside, tasks)
-            yield ChannelConnection(link, keys, random, inbox, beside)
+            answers = AnswerMailbox(name or b"", mailbox, link, keys, beside, tasks)
+            yield ChannelConnection(link, keys, random, answers, beside)
             await link.drain(DRAIN_S)
 
     return Channel(channel if channel is not None else b"", joined)

@@ -44,7 +44,7 @@ class PutRequest(NamedTuple):
     token: bytes | None = None
 
 
-class StoredMessage(NamedTuple):
+class PutReceipt(NamedTuple):
     """The receipt. `durability` is its number on the wire, None if the node does not tell it."""
 
     id: int
@@ -76,7 +76,7 @@ def put_once(
     request: PutRequest,
     now: Callable[[], float],
     deadline: float | None = None,
-) -> StoredMessage:
+) -> PutReceipt:
     """Store a message at the node that listens for P2P there, and leave.
 
     `now` is monotonic, in seconds, as is `deadline`. Raises TimeoutError at the deadline,
@@ -105,7 +105,7 @@ class _Exchange:
         self._received = b""
         self._socket: socket.socket
 
-    def run(self, host: str, port: int, request: PutRequest) -> StoredMessage:
+    def run(self, host: str, port: int, request: PutRequest) -> PutReceipt:
         address = (host, port)
         with socket.create_connection(address, self._left_s()) as self._socket:
             self._send(hello_packet(request))
@@ -156,7 +156,7 @@ class _Exchange:
             offset = end
         return values
 
-    def _read_receipt(self, key: int, durability: int | None) -> StoredMessage:
+    def _read_receipt(self, key: int, durability: int | None) -> PutReceipt:
         answer = self._read()
         if answer.startswith(bytes((_NACK, _PUT))):
             raise RefusedPacket(answer)
@@ -165,7 +165,7 @@ class _Exchange:
         _, acked, ttl, message_id = _put_ack.unpack(answer)
         if acked != key:
             raise self._not_plain("the receipt of another message")
-        return StoredMessage(message_id, ttl, key, durability)
+        return PutReceipt(message_id, ttl, key, durability)
 
     def _read(self) -> bytes:
         """The next packet."""

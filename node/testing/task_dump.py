@@ -1,4 +1,4 @@
-"""A dump of tasks: the places at which the tasks of a loop run or wait, as in a traceback."""
+"""A dump of tasks: the locations at which the tasks of a loop run or wait, as in a traceback."""
 
 from __future__ import annotations
 
@@ -30,9 +30,11 @@ def frames_of(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def running_location(frame: FrameType | None) -> str | None:
-    """The place at which a loop's thread runs a task."""
-    places = (place for each in _below_loop(frame) if (place := place_of(each)) is not None)
-    return next(places, None)
+    """The location at which a loop's thread runs a task."""
+    locations = (
+        location for each in _below_loop(frame) if (location := frame_location(each)) is not None
+    )
+    return next(locations, None)
 
 
 def _below_loop(frame: FrameType | None) -> list[FrameType]:
@@ -45,9 +47,9 @@ def _below_loop(frame: FrameType | None) -> list[FrameType]:
 
 
 def waiting_locations() -> Counter[str]:
-    """The places at which tasks of the running loop wait, with the number of tasks."""
-    places = (_location_of(coroutine) for _, coroutine in tasks_of_loop())
-    return Counter(place for place in places if place is not None)
+    """The locations at which tasks of the running loop wait, with the number of tasks."""
+    locations = (_location_of(coroutine) for _, coroutine in tasks_of_loop())
+    return Counter(location for location in locations if location is not None)
 
 
 def tasks_of_loop() -> Iterator[tuple[object, object]]:
@@ -74,10 +76,10 @@ def _trio_tasks() -> Iterator[tuple[object, object]]:
 
 
 def _location_of(coroutine: object) -> str | None:
-    """The innermost place in code that is worth showing."""
+    """The innermost location in code that is worth showing."""
     found: str | None = None
     for frame in awaited_frames(coroutine):
-        found = place_of(frame) or found
+        found = frame_location(frame) or found
     return found
 
 
@@ -97,8 +99,8 @@ def awaited_frames(coroutine: object) -> Iterator[FrameType]:
         coroutine = awaited
 
 
-def place_of(frame: FrameType) -> str | None:
-    """The place of a frame; None for libraries and the machinery of tests."""
+def frame_location(frame: FrameType) -> str | None:
+    """The location of a frame; None for libraries and the machinery of tests."""
     if is_library(frame) or str(frame.f_globals.get("__name__", "")).startswith(MACHINERY):
         return None
     return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}"

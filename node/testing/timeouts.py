@@ -21,7 +21,12 @@ from typing import Any, Protocol
 
 import anyio
 
-from millpond.node.testing.task_dump import frames_of, place_of, running_location, waiting_locations
+from millpond.node.testing.task_dump import (
+    frame_location,
+    frames_of,
+    running_location,
+    waiting_locations,
+)
 
 GRACE_S = 5.0
 """Time for an interrupted test to end."""
@@ -165,9 +170,9 @@ class _Watch:
             sys.setprofile(self._count)
 
     def _count(self, frame: FrameType, event: str, _: object) -> None:
-        place = place_of(frame) if event == "call" else None
-        if place is not None:
-            self._ran[place] += 1
+        location = frame_location(frame) if event == "call" else None
+        if location is not None:
+            self._ran[location] += 1
 
     def _stop_sampling(self) -> None:
         if sys.getprofile() == self._count:
@@ -192,11 +197,11 @@ class _Watch:
         """Raise TookTooLong in the loop's thread, at the running code."""
         if not self.may_raise:
             return
-        place = running_location(self._frame())
-        if place is None and self._is_trio:
+        location = running_location(self._frame())
+        if location is None and self._is_trio:
             return
         self._is_reported = True
-        self._ran.update([place] if place else [])
+        self._ran.update([location] if location else [])
         text = self._message(Counter())
         kind = type("TookTooLong", (TookTooLong,), {"__str__": lambda _: text})
         ctypes.pythonapi.PyThreadState_SetAsyncExc(
@@ -213,9 +218,11 @@ class _Watch:
         return sys._current_frames().get(self._thread)  # noqa: SLF001 (documented)
 
 
-def _listed(places: Counter[str]) -> list[str]:
+def _listed(locations: Counter[str]) -> list[str]:
     lines = [
-        f"  {place}" + (f" ({count} times)" if count > 1 else "")
-        for place, count in places.most_common(LINES_MAX)
+        f"  {location}" + (f" ({count} times)" if count > 1 else "")
+        for location, count in locations.most_common(LINES_MAX)
     ]
-    return lines + ([f"  and {len(places) - LINES_MAX} more"] if len(places) > LINES_MAX else [])
+    return lines + (
+        [f"  and {len(locations) - LINES_MAX} more"] if len(locations) > LINES_MAX else []
+    )

@@ -13,7 +13,7 @@ from millpond.actors.messages import Durability
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.filesystem import Disk
 from millpond.actors.store.memory import MemoryStore
-from millpond.node.channel_requests import OWN_MARK
+from millpond.node.channel_requests import OWN_NAME_CHARACTER
 from millpond.node.client.settings import Dialer
 from millpond.node.clock import Clock
 from millpond.node.config import Config
@@ -55,7 +55,7 @@ class WorldNode(Node):
         """The channels in memory, but for the node's own."""
         for name in self.scheduler.cells:
             behaviour = self.scheduler.view(name)
-            if isinstance(behaviour, Channel) and OWN_MARK not in name:
+            if isinstance(behaviour, Channel) and OWN_NAME_CHARACTER not in name:
                 yield behaviour.info
 
     async def drain(self) -> None:

@@ -160,8 +160,8 @@ async def test_65_536_acks_wait_for_a_connection() -> None:
 def test_an_import_into_a_full_node_ends_with_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert import_.PATIENCE_S == 30.0
-    monkeypatch.setattr(import_, "PATIENCE_S", 0.2)
+    assert import_.RETRY_LIMIT_S == 30.0
+    monkeypatch.setattr(import_, "RETRY_LIMIT_S", 0.2)
     fields = {"id": "1", "key": "9", "ttl": 3600, "attempts": 0, "data": "x"}
     fields |= {"channel": "full", "expires_at": time.time() + 3600}
     file = tmp_path / "kept.jsonl"

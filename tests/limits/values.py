@@ -397,7 +397,7 @@ STREAMS: dict[str, Numbers] = {
     "consumer lag in a RustLog MetricsFetch": (
         responses.LAGS_MAX,
         topic_requests.LAG_PARTITIONS_MAX,
-        metrics.WATCHED_MAX,
+        metrics.GROUP_PARTITIONS_MAX,
     ),
     "records, headers, protobuf bytes of an S2 append": (
         s2.RECORDS_MAX,
@@ -490,7 +490,7 @@ CLIENT: dict[str, Numbers] = {
     "traces that the span of a read is linked to": (otel.LINKS_MAX,),
     "contexts": (contexts.CONTEXTS_MAX, contexts.BYTES_MAX),
     "a line for `import`": (jsonl.LINE_BYTES_MAX,),
-    "`import` into a full or failing node": (import_.PATIENCE_S,),
+    "`import` into a full or failing node": (import_.RETRY_LIMIT_S,),
     "leaving the block of `connect`": (client_channel.DRAIN_S,),
 }
 

@@ -30,7 +30,7 @@ class BadPath(Exception):
     """the path cannot be read (400)"""
 
 
-class Headed(Protocol):
+class HasHeaders(Protocol):
     """An object with the headers of a request: the request, or its head."""
 
     @property

@@ -206,7 +206,7 @@ class BinaryRequests:
         if not connection.may_answer(self._answer_bytes(fetch)):
             return False
         metrics = self._node.rustlog_metrics
-        metrics.watch(topic, partition)
+        metrics.group_reads(topic, partition)
         number, started_ns = connection.respond_later(framed), metrics.ticks_ns()
         topics.is_exclusive = True
 
@@ -270,7 +270,7 @@ class BinaryRequests:
         """RB-22: also where there is no such partition yet."""
         connection = self._connection
         number, group = connection.next_number, commit.group.encode()
-        self._node.rustlog_metrics.watch(commit.topic, commit.partition)
+        self._node.rustlog_metrics.group_reads(commit.topic, commit.partition)
         message = m.CommitOffset(number, group, commit.offset)
         if not self._submit(framed, commit.topic, commit.partition, message):
             topic = commit.topic.encode()
@@ -279,7 +279,7 @@ class BinaryRequests:
 
     def _fetch_offset(self, framed: BinaryRequest, fetch: r.OffsetFetch) -> bool:
         connection, (group, topic, partition) = self._connection, _place(fetch)
-        self._node.rustlog_metrics.watch(topic, partition)
+        self._node.rustlog_metrics.group_reads(topic, partition)
         message = m.GetGroupOffset(connection.next_number, group.encode())
         if self._submit(framed, topic, partition, message):
             return True

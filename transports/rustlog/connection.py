@@ -254,7 +254,7 @@ class RustlogProtocol:
         self._topics.has_large = True
         settings = self._settings
         if fetch.group_id is not msgspec.UNSET and fetch.group_id:
-            self._node.rustlog_metrics.watch(fetch.topic, fetch.partition)
+            self._node.rustlog_metrics.group_reads(fetch.topic, fetch.partition)
         records_max, bytes_max = settings.fetch_records_max, self._fetch_bytes(fetch)
         fits = fits_frame(records_max, bytes_max, settings.limits.frame_bytes_max)
         return m.Read(
@@ -284,10 +284,10 @@ class RustlogProtocol:
         metrics = self._node.rustlog_metrics
         match request:
             case r.OffsetCommit(group=group, offset=offset):
-                metrics.watch(request.topic, request.partition)
+                metrics.group_reads(request.topic, request.partition)
                 return m.CommitOffset(number, group.encode(), offset)
             case r.OffsetFetch(group=group):
-                metrics.watch(request.topic, request.partition)
+                metrics.group_reads(request.topic, request.partition)
                 return m.GetGroupOffset(number, group.encode())
             case r.DescribePartition():
                 return m.Describe(number)
@@ -311,7 +311,7 @@ class RustlogProtocol:
 
         def encode(lags: list[Lag]) -> bytes:
             return encode_response(
-                r.MetricsFetchResponse(metrics.figures(lags), metrics.prometheus(lags))
+                r.MetricsFetchResponse(metrics.values(lags), metrics.prometheus(lags))
             )
 
         self._topics.fetch_lags(request, encode)

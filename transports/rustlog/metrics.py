@@ -10,7 +10,7 @@ import msgspec
 
 TOPIC_CHARACTERS_MAX = 255
 """No topic has a longer name."""
-WATCHED_MAX = 10_000
+GROUP_PARTITIONS_MAX = 10_000
 """Partitions of which it is remembered that a group reads them."""
 
 _SUB_BITS = 4
@@ -97,13 +97,13 @@ class RustlogMetrics:
         "bytes_in",
         "bytes_out",
         "fetch_latency",
+        "group_partitions",
         "messages_fetched",
         "messages_produced",
         "produce_latency",
         "slow_consumers",
         "throttled_consumers",
         "ticks_ns",
-        "watched",
     )
 
     def __init__(
@@ -122,7 +122,7 @@ class RustlogMetrics:
 
         self.produce_latency = Histogram()
         self.fetch_latency = Histogram()
-        self.watched: dict[tuple[str, int], None] = {}
+        self.group_partitions: dict[tuple[str, int], None] = {}
         """Topics and partitions that groups read, the latest last."""
 
     def fetched(self, count: int, size_bytes: int, took_ns: int) -> None:
@@ -131,17 +131,17 @@ class RustlogMetrics:
         self.bytes_out += size_bytes
         self.fetch_latency.add(took_ns)
 
-    def watch(self, topic: str, partition: int) -> None:
-        """A group reads there: its lag is one of the figures."""
+    def group_reads(self, topic: str, partition: int) -> None:
+        """A group reads there: its lag is one of the metrics."""
         if len(topic) > TOPIC_CHARACTERS_MAX:
             return
-        watched, key = self.watched, (topic, partition)
-        watched.pop(key, None)
-        if len(watched) >= WATCHED_MAX:
-            del watched[next(iter(watched))]
-        watched[key] = None
+        partitions, key = self.group_partitions, (topic, partition)
+        partitions.pop(key, None)
+        if len(partitions) >= GROUP_PARTITIONS_MAX:
+            del partitions[next(iter(partitions))]
+        partitions[key] = None
 
-    def figures(self, lags: Iterable[Lag]) -> dict[str, Any]:
+    def values(self, lags: Iterable[Lag]) -> dict[str, Any]:
         """All of them by their names (RLA-25)."""
         return {
             **self._counters(),

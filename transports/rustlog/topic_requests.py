@@ -90,8 +90,8 @@ class TopicRequests:
     def fetch_lags(self, request: DecodedRequest, encode: Callable[[list[Lag]], bytes]) -> None:
         """Ask the partitions that groups read for the lag of these."""
         self._node.batcher.submit_all()
-        watched = [*islice(reversed(self._metrics.watched), LAG_PARTITIONS_MAX)]
-        streams = [(each, self.stream(*each)) for each in watched]
+        latest = [*islice(reversed(self._metrics.group_partitions), LAG_PARTITIONS_MAX)]
+        streams = [(each, self.stream(*each)) for each in latest]
         partitions = [each for each, name in streams if name is not None]
         names = [name for _, name in streams if name is not None]
         self._gather(request, names, lambda found: encode(lags_of(partitions, found)))

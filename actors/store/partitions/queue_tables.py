@@ -88,8 +88,8 @@ _SELECT_ROWS_BETWEEN = (
 _SELECT_ROW = f"SELECT {_ROW_COLUMNS} FROM messages WHERE message_id = ?"
 _SET_DEADLINE = "UPDATE messages SET expires_at = ?, crc = ? WHERE message_id = ?"
 _AMONG = "message_id IN (SELECT value FROM json_each(?))"
-_WEIGH_ROWS = f"SELECT count(*), coalesce(sum(length(data)), 0), {CRCS} FROM messages WHERE "
-_WEIGH_KEYS = f"SELECT count(*), {CRCS} FROM keys WHERE "
+_SUM_ROWS = f"SELECT count(*), coalesce(sum(length(data)), 0), {CRCS} FROM messages WHERE "
+_SUM_KEYS = f"SELECT count(*), {CRCS} FROM keys WHERE "
 _SELECT_TRIED = "SELECT message_id, attempts FROM messages WHERE attempts IS NOT 0 AND "
 _SET_ATTEMPTS = "UPDATE messages SET attempts = ? WHERE message_id = ?"
 _AMONG_KEYS = "key IN (SELECT value FROM json_each(?))"
@@ -155,8 +155,8 @@ def _add_to_sums(header: FileHeader, *, rows: int = 0, delivery: int = 0) -> Non
 def _sums_of_rows(connection: sqlite3.Connection, header: FileHeader) -> RowSums:
     """The sums of the CRCs of all rows that count."""
     counted = (header.last_id,)
-    *_, rows = connection.execute(_WEIGH_ROWS + "message_id <= ?", counted).fetchone()
-    *_, keys = connection.execute(_WEIGH_KEYS + "TRUE").fetchone()
+    *_, rows = connection.execute(_SUM_ROWS + "message_id <= ?", counted).fetchone()
+    *_, keys = connection.execute(_SUM_KEYS + "TRUE").fetchone()
     tried = _attempt_crcs(connection, "message_id <= ?", header.last_id)
     return RowSums().plus(rows=rows + keys, delivery=tried + _lesser_crcs(connection))
 
@@ -181,7 +181,7 @@ def attempts_crc(message_id: int, attempts: int) -> int:
 
 def _remove_rows(flush: Flush, ids: list[int]) -> None:
     among = json.dumps(ids)
-    count, size, crcs = flush.connection.execute(_WEIGH_ROWS + _AMONG, (among,)).fetchone()
+    count, size, crcs = flush.connection.execute(_SUM_ROWS + _AMONG, (among,)).fetchone()
     if count:
         lesser = _attempt_crcs(flush.connection, _AMONG, among)
         flush.connection.execute(f"DELETE FROM messages WHERE {_AMONG}", (among,))
@@ -196,7 +196,7 @@ def _remove_rows(flush: Flush, ids: list[int]) -> None:
 
 def _change_keys(flush: Flush, pairs: list[tuple[int, StoredKey | None]]) -> None:
     among = json.dumps([signed(key) for key, _ in pairs])
-    count, crcs = flush.connection.execute(_WEIGH_KEYS + _AMONG_KEYS, (among,)).fetchone()
+    count, crcs = flush.connection.execute(_SUM_KEYS + _AMONG_KEYS, (among,)).fetchone()
     if count:
         flush.connection.execute(f"DELETE FROM keys WHERE {_AMONG_KEYS}", (among,))
     seed = flush.header.seed
@@ -223,7 +223,7 @@ def _add_rows(flush: Flush, rows: list[StoredMessage]) -> int:
         # A key that was used again stands for the younger message.
         for row in rows:
             older = signed(row.key), row.id
-            count, removed = flush.connection.execute(_WEIGH_KEYS + _OLDER_KEY, older).fetchone()
+            count, removed = flush.connection.execute(_SUM_KEYS + _OLDER_KEY, older).fetchone()
             if count:
                 flush.connection.execute(f"DELETE FROM keys WHERE {_OLDER_KEY}", older)
                 flush.header.keys -= count
@@ -234,7 +234,7 @@ def _add_rows(flush: Flush, rows: list[StoredMessage]) -> int:
 def _replace_rows(flush: Flush, rows: list[StoredMessage]) -> None:
     if rows:
         among = json.dumps([row.id for row in rows])
-        count, size, crcs = flush.connection.execute(_WEIGH_ROWS + _AMONG, (among,)).fetchone()
+        count, size, crcs = flush.connection.execute(_SUM_ROWS + _AMONG, (among,)).fetchone()
         added = _add_rows(flush, rows)
         _add_to_sums(flush.header, rows=added - crcs)
         flush.header.messages += len(rows) - count

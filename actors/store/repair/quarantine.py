@@ -79,12 +79,12 @@ def _joined(known: Damage, damage: Damage) -> Damage:
 
 def read_reports(folder: Path, disk: Disk) -> list[Damage]:
     """The reports in a folder; one that cannot be read is a damage without a name."""
-    notes = []
+    reports = []
     for name in disk.names(folder):
         if not name.endswith(SUFFIX):
             continue
         try:
-            notes.append(msgspec.json.decode(disk.read(folder / name), type=Damage))
+            reports.append(msgspec.json.decode(disk.read(folder / name), type=Damage))
         except msgspec.DecodeError as exc:
-            notes.append(Damage(name, f"the note itself is damaged: {exc}"))
-    return notes
+            reports.append(Damage(name, f"the report itself is damaged: {exc}"))
+    return reports

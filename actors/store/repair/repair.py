@@ -185,8 +185,8 @@ class FolderRepair:
         return sorted(refused | {each.name for each in self._outcomes()})
 
     def repair(self, name: bytes) -> Repaired:
-        """Repair the channel or log `name`. Its note of damage goes last, so a repair that does not
-        come to its end is begun anew; behind the new file only the rest is done.
+        """Repair the channel or log `name`. Its report of damage goes last, so an interrupted
+        repair is begun anew; behind the new file only the rest is done.
 
         Raises NotRepairable, Damaged, OSError and sqlite3.Error.
         """
@@ -198,8 +198,8 @@ class FolderRepair:
             raise NotRepairable("the node keeps nothing of this name")
         done = self._finished(name, entry) or self._rebuild(name, entry)
         drop_copy(self._reports, path, self._disk)
-        for note in _report_paths(self._reports, name):
-            self._disk.unlink(note)
+        for report in _report_paths(self._reports, name):
+            self._disk.unlink(report)
         self._disk.sync_folder(self._reports)
         with suppress(OSError):  # what is left of it has the next repair tell the same again
             self._disk.unlink(outcome)

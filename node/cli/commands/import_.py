@@ -64,7 +64,7 @@ Expired messages are skipped. Refused messages are reported on stderr, and the e
 full node or channel ends the import, which can be repeated. --json prints the summary as an object.
 """
 AHEAD_MAX, TOLD_MAX = 256, 10
-PATIENCE_S = 30.0
+RETRY_LIMIT_S = 30.0
 
 
 class Summary(msgspec.Struct):
@@ -286,7 +286,7 @@ class _Puts:
             return
         fields = {"key": packet_key(line.row.key), "ttl": ttl, "data": line.row.data}
         fields |= {"due": round(due * 1000), "unique": line.unique}
-        budget = RetryBudget(PATIENCE_S, self._rng, time.monotonic)
+        budget = RetryBudget(RETRY_LIMIT_S, self._rng, time.monotonic)
         while True:
             try:
                 with anyio.fail_after(self._args.timeout):
@@ -328,7 +328,7 @@ class _Puts:
         ttl = self._ttl(line, time.time())
         data, key = line.row.data, packet_key(line.row.key)
         ttl = 1 if ttl is None else ttl
-        await self._channel.put(data, ttl=ttl, key=key, retry_for=PATIENCE_S)
+        await self._channel.put(data, ttl=ttl, key=key, retry_for=RETRY_LIMIT_S)
 
     def _ttl(self, line: MessageLine, since: float) -> int | None:
         """The rest of the time to live, from `since` on; None: it is over. 0, which is the

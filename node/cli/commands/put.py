@@ -28,7 +28,7 @@ from millpond.node.client.single_put import (
 )
 
 if TYPE_CHECKING:
-    from millpond.node.client.single_put import StoredMessage
+    from millpond.node.client.single_put import PutReceipt
 
 EPILOG = """\
 examples:
@@ -206,7 +206,7 @@ def _fail(error: Exception, args: argparse.Namespace) -> NoReturn:
     raise explain(error, args) or error from error
 
 
-def _show(stored: StoredMessage, as_json: bool) -> None:
+def _show(stored: PutReceipt, as_json: bool) -> None:
     if not as_json:
         print_line(str(stored.id))
         return

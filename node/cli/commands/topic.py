@@ -258,14 +258,14 @@ def _run_delete(args: argparse.Namespace) -> int:
 
 async def _delete_question(args: argparse.Namespace) -> str:
     async with open_streams(args) as streams:
-        partitions, records, bytes_ = await _extent(args, streams)
+        partitions, records, bytes_ = await _topic_size(args, streams)
     size = size_text(records, bytes_)
     return f"Delete topic {args.name.decode()!r} with {plural(partitions, 'partition')}, {size}?"
 
 
 async def _delete(args: argparse.Namespace) -> int:
     async with open_streams(args) as streams:
-        partitions, records, bytes_ = await _extent(args, streams)
+        partitions, records, bytes_ = await _topic_size(args, streams)
         await streams.delete_topic(args.name)
     if args.json:
         fields = {"deleted": True} | size_fields(records, bytes_)
@@ -275,7 +275,7 @@ async def _delete(args: argparse.Namespace) -> int:
     return ExitCode.OK
 
 
-async def _extent(args: argparse.Namespace, streams: Streams) -> tuple[int, int, int]:
+async def _topic_size(args: argparse.Namespace, streams: Streams) -> tuple[int, int, int]:
     """The numbers of partitions, records and bytes of a topic."""
     count = await _partitions(args, streams)
     infos = [await _info(args, streams, number) for number in range(count)]

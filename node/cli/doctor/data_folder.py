@@ -261,7 +261,7 @@ class _Inspection:
         self._catalog = catalog
         self._disk = disk
         self._found = found
-        self._shelf = FilePool(folder / "partitions", disk)
+        self._pool = FilePool(folder / "partitions", disk)
         self._damages = read_reports(folder / "damaged", disk)
         names = {record.name for _, record in found.records}
         self._listed: dict[bytes, Listed] = {}
@@ -285,7 +285,7 @@ class _Inspection:
                         wrong = wrong or [OLD]
                 listed = outlines.keys()
                 self._listed = {name: Listed(outlines[name], name in dirty) for name in listed}
-                self._damages += unlisted_damages(listed - dirty, listed, self._shelf)
+                self._damages += unlisted_damages(listed - dirty, listed, self._pool)
             except UnknownFormat as exc:
                 yield Finding("catalogue", "fail", f"{exc}; a later version has written it")
                 return
@@ -310,7 +310,7 @@ class _Inspection:
         """Every partition file, all of it."""
         names = {file_name(name): name for name in self._names}
         count = messages = 0
-        for path in self._shelf.paths():
+        for path in self._pool.paths():
             count += 1
             where = f"{path.parent.name}/{path.name}"
             try:
@@ -329,7 +329,7 @@ class _Inspection:
         """The name of a file's partition, its messages, and what is wrong with it. Raises Damaged,
         OSError, sqlite3.Error."""
         try:
-            with closing(self._shelf.look(path)) as partition:
+            with closing(self._pool.look(path)) as partition:
                 name = partition.metadata.name or named
                 messages, wrong = partition.metadata.messages, partition.verify()
                 if name in self._listed:

@@ -20,7 +20,11 @@ from millpond.node.client.errors import ConnectionLost
 from millpond.node.client.flow_limit import FlowLimit
 from millpond.node.client.future import ReplyFuture
 from millpond.node.client.requests.errors import BadReply, NotSent
-from millpond.node.client.requests.pipeline import Loss, PipelinedClientConnection, lost_error
+from millpond.node.client.requests.pipeline import (
+    LostOutcome,
+    PipelinedClientConnection,
+    lost_error,
+)
 from millpond.node.client.requests.reconnecting import ReconnectingConnection
 from millpond.node.error_groups import single_errors
 from millpond.transports.errors import WireError
@@ -122,15 +126,15 @@ class _Batch(Generic[R, T]):
         except RequestError as error:
             self._batcher.settle(self._records, error)
         except BadReply as error:
-            self._batcher.settle(self._records, lost_error(Loss.UNKNOWN, str(error), True))
+            self._batcher.settle(self._records, lost_error(LostOutcome.UNKNOWN, str(error), True))
             return error
         else:
             self._batcher.settle(self._records, values)
         return None
 
-    def lost(self, loss: Loss, reason: str) -> None:
+    def lost(self, outcome: LostOutcome, reason: str) -> None:
         self._partition.in_flight -= 1
-        self._batcher.settle(self._records, lost_error(loss, reason, True))
+        self._batcher.settle(self._records, lost_error(outcome, reason, True))
 
 
 Request = Callable[[int, list[bytes]], bytes]

@@ -48,7 +48,7 @@ The flag tells whether a request is waiting for the reply. No request behind it 
 """
 
 
-class Loss(Enum):
+class LostOutcome(Enum):
     """Knowledge of a request that will not be answered: sent or not, done or not."""
 
     NOT_SENT = auto()
@@ -62,16 +62,16 @@ class ReplyHandler(Protocol[R_contra]):
     def answered(self, reply: R_contra, /) -> WireError | None:
         """Take the reply. An error ends the connection: the reply does not fit the request."""
 
-    def lost(self, loss: Loss, reason: str, /) -> None:
+    def lost(self, outcome: LostOutcome, reason: str, /) -> None:
         """No reply will come."""
 
 
-def lost_error(loss: Loss, reason: str, has_effect: bool) -> Exception:
+def lost_error(outcome: LostOutcome, reason: str, has_effect: bool) -> Exception:
     """The error of a lost request."""
-    match loss:
-        case Loss.NOT_SENT:
+    match outcome:
+        case LostOutcome.NOT_SENT:
             return NotSent(reason)
-        case Loss.UNKNOWN if has_effect:
+        case LostOutcome.UNKNOWN if has_effect:
             return OutcomeUnknown(f"{reason}: the request may have been done or not")
         case _:
             return NotDone(reason)
@@ -100,15 +100,15 @@ class PendingRequest(Generic[R, T]):
         except RequestError as error:
             self.future.fail(error)
         except BadReply as error:
-            self.future.fail(lost_error(Loss.UNKNOWN, str(error), self._has_effect))
+            self.future.fail(lost_error(LostOutcome.UNKNOWN, str(error), self._has_effect))
             return error
         else:
             self.future.resolve(value)
         return None
 
-    def lost(self, loss: Loss, reason: str) -> None:
+    def lost(self, outcome: LostOutcome, reason: str) -> None:
         self._on_settled()
-        self.future.fail(lost_error(loss, reason, self._has_effect))
+        self.future.fail(lost_error(outcome, reason, self._has_effect))
 
 
 class PipelinedClientConnection(Generic[R]):
@@ -161,7 +161,7 @@ class PipelinedClientConnection(Generic[R]):
         cause = None if self._wire is None else self._wire.failure
         failure = ConnectionLost(reason_of(cause).text if cause else "the connection broke")
         failure.__cause__ = cause
-        self._end(failure, Loss.UNKNOWN)
+        self._end(failure, LostOutcome.UNKNOWN)
         self.closed.set()
 
     # Calls of the client.
@@ -177,7 +177,7 @@ class PipelinedClientConnection(Generic[R]):
         On a connection that is not `live` the request is lost at once.
         """
         if not self.live:
-            request.lost(Loss.NOT_SENT, _text(self.failure))
+            request.lost(LostOutcome.NOT_SENT, _text(self.failure))
             return
         at_once = at_once or not self._pending
         self._pending.append(request)
@@ -208,22 +208,22 @@ class PipelinedClientConnection(Generic[R]):
             waits = bool(self._pending)
             await anyio.sleep(answer_s / SILENCE_CHECKS)
             silent = silent + 1 if waits and not self._has_received else 0
-        self._end(ConnectionLost("the server does not answer"), Loss.UNKNOWN)
+        self._end(ConnectionLost("the server does not answer"), LostOutcome.UNKNOWN)
         self.abort()
 
     def fail(self, failure: Exception) -> None:
         """The connection could not be opened."""
         self.failure = failure
 
-    def close(self, failure: Exception, loss: Loss = Loss.UNKNOWN) -> None:
-        """Fail the requests that were sent with this loss, and close."""
-        self._end(failure, loss)
+    def close(self, failure: Exception, outcome: LostOutcome = LostOutcome.UNKNOWN) -> None:
+        """Fail the requests that were sent with this outcome, and close."""
+        self._end(failure, outcome)
         if self._wire is not None:
             self._wire.close()
 
     def abort(self) -> None:
         """End now; what is not written yet is dropped."""
-        self._end(ConnectionLost("the connection was closed here"), Loss.UNKNOWN)
+        self._end(ConnectionLost("the connection was closed here"), LostOutcome.UNKNOWN)
         if self._wire is not None:
             self._wire.abort()
 
@@ -238,9 +238,9 @@ class PipelinedClientConnection(Generic[R]):
             self.close(BadReply("the server sent a reply without a request"))
             return
         if closing is not None:
-            self.close(closing, Loss.NOT_DONE)
+            self.close(closing, LostOutcome.NOT_DONE)
 
-    def _end(self, failure: Exception, loss: Loss) -> None:
+    def _end(self, failure: Exception, outcome: LostOutcome) -> None:
         if self._is_over:
             return
         self._is_over = True
@@ -248,14 +248,14 @@ class PipelinedClientConnection(Generic[R]):
         if self.failure is None:
             self.failure = failure
         reason = _text(self.failure)
-        if loss is Loss.NOT_DONE:
+        if outcome is LostOutcome.NOT_DONE:
             reason = f"the server closed the connection over another request: {reason}"
         sent = len(self._pending) - len(self._out)
         pending, self._pending = self._pending, deque()
         self._out.clear()
         self.closing.set()
         for index, request in enumerate(pending):
-            request.lost(loss if index < sent else Loss.NOT_SENT, reason)
+            request.lost(outcome if index < sent else LostOutcome.NOT_SENT, reason)
 
 
 def _text(error: Exception | None) -> str:

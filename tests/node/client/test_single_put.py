@@ -21,9 +21,9 @@ from millpond.node.client.channel import PUT_BYTES
 from millpond.node.client.connect import FRAME_SIZE_MAX
 from millpond.node.client.single_put import (
     NotPlain,
+    PutReceipt,
     PutRequest,
     RefusedPacket,
-    StoredMessage,
     put_once,
 )
 from millpond.transports.p2p import packets as p
@@ -108,7 +108,7 @@ def answering(answer: Answer, piece_bytes: int = 2**16) -> Iterator[Node]:
         node.close()
 
 
-def stored(node: Node, request: PutRequest = REQUEST) -> StoredMessage:
+def stored(node: Node, request: PutRequest = REQUEST) -> PutReceipt:
     return put_once("127.0.0.1", node.port, request, time.monotonic)
 
 

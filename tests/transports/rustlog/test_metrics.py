@@ -1,4 +1,4 @@
-"""RustLog's figures: percentiles within a sixteenth, bounded memory, known names."""
+"""RustLog's values: percentiles within a sixteenth, bounded memory, known names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from millpond.transports.rustlog.metrics import (
-    WATCHED_MAX,
+    GROUP_PARTITIONS_MAX,
     Histogram,
     Lag,
     Reclaimed,
@@ -54,20 +54,20 @@ def test_rla_25_figures_and_their_text_agree() -> None:
     metrics.messages_produced = 7
     metrics.produce_latency.add(1000)
     lags = [Lag("logs", 0, 'a"b\\c\nd', 12)]
-    figures = metrics.figures(lags)
-    assert figures["messages_produced_total"] == 7
-    assert (figures["segments_deleted_total"], figures["bytes_reclaimed_total"]) == (3, 4096)
-    assert figures["produce_latency_ns"].keys() == {"p50", "p95", "p99"}
+    values = metrics.values(lags)
+    assert values["messages_produced_total"] == 7
+    assert (values["segments_deleted_total"], values["bytes_reclaimed_total"]) == (3, 4096)
+    assert values["produce_latency_ns"].keys() == {"p50", "p95", "p99"}
     text = metrics.prometheus(lags)
     assert text.endswith("\n")
     samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-    for name, value in figures.items():
+    for name, value in values.items():
         if isinstance(value, int):
             assert samples[name] == str(value)
     for name in samples:
         bare = name.partition("{")[0]
         assert f"# TYPE {bare} " in text and f"# HELP {bare} " in text
-    for percent, value in figures["produce_latency_ns"].items():
+    for percent, value in values["produce_latency_ns"].items():
         assert samples[f"produce_latency_ns_{percent}"] == str(value)
     label = r'consumer_lag{topic="logs",partition="0",group="a\"b\\c\nd"}'
     assert samples[label] == "12"
@@ -75,20 +75,22 @@ def test_rla_25_figures_and_their_text_agree() -> None:
 
 def test_only_so_many_partitions_are_watched_the_latest_ones() -> None:
     metrics = RustlogMetrics(int)
-    for number in range(WATCHED_MAX + 10):
-        metrics.watch("t", number)
-        metrics.watch("t", number)
-    assert len(metrics.watched) == WATCHED_MAX
-    assert ("t", 9) not in metrics.watched and ("t", WATCHED_MAX + 9) in metrics.watched
-    metrics.watch("t", 10)
-    metrics.watch("u", 0)
-    assert [*metrics.watched][-2:] == [("t", 10), ("u", 0)], "one that is used again is the latest"
-    assert ("t", 11) not in metrics.watched
+    for number in range(GROUP_PARTITIONS_MAX + 10):
+        metrics.group_reads("t", number)
+        metrics.group_reads("t", number)
+    assert len(metrics.group_partitions) == GROUP_PARTITIONS_MAX
+    assert ("t", 9) not in metrics.group_partitions
+    assert ("t", GROUP_PARTITIONS_MAX + 9) in metrics.group_partitions
+    metrics.group_reads("t", 10)
+    metrics.group_reads("u", 0)
+    latest = [*metrics.group_partitions][-2:]
+    assert latest == [("t", 10), ("u", 0)], "one that is used again is the latest"
+    assert ("t", 11) not in metrics.group_partitions
 
 
 def test_a_name_that_no_topic_has_is_not_remembered() -> None:
     """The binary form has names of 65,535 bytes."""
     metrics = RustlogMetrics(int)
-    metrics.watch("t" * 255, 0)
-    metrics.watch("t" * 256, 0)
-    assert [*metrics.watched] == [("t" * 255, 0)]
+    metrics.group_reads("t" * 255, 0)
+    metrics.group_reads("t" * 256, 0)
+    assert [*metrics.group_partitions] == [("t" * 255, 0)]

@@ -29,7 +29,7 @@ from millpond.transports.http.durable.interface import DurableSettings
 from millpond.transports.http.durable.offsets import offset_of
 from millpond.transports.http.interface import HttpNodeServices
 from millpond.transports.http.paths import DURABLE
-from millpond.transports.http.request import Headed, RequestHead
+from millpond.transports.http.request import HasHeaders, RequestHead
 from millpond.transports.http.response import SERVER, Pairs, Response, header_lines
 
 _EMPTY = (b"content-length", b"0")
@@ -45,7 +45,7 @@ class AppendHeaders(msgspec.Struct, frozen=True, gc=False):
     is_json: bool
 
 
-def append_headers(request: Headed) -> AppendHeaders:
+def append_headers(request: HasHeaders) -> AppendHeaders:
     """The headers of an append. Raises DurableError."""
     closes, producer = request_headers.is_closing(request), request_headers.producer(request)
     stream_seq = request_headers.stream_seq(request)

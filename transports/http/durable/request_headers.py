@@ -13,7 +13,7 @@ from millpond.actors.streams.durable.messages import Lifetime, Producer
 from millpond.transports.http.durable import protocol
 from millpond.transports.http.durable.errors import bad_request
 from millpond.transports.http.durable.offsets import minted_sequence_of, sequence_of
-from millpond.transports.http.request import Headed, Request
+from millpond.transports.http.request import HasHeaders, Request
 
 _DECIMAL = re.compile(rb"0|[1-9][0-9]*")
 _DIGITS = re.compile(rb"[0-9]+")
@@ -66,7 +66,7 @@ def _start(offset: str) -> Start:
     return sequence
 
 
-def is_closing(request: Headed) -> bool:
+def is_closing(request: HasHeaders) -> bool:
     """True if the request closes the stream; only `true` counts."""
     return (request.header(protocol.CLOSED) or b"").strip().lower() == protocol.TRUE
 
@@ -101,7 +101,7 @@ def _time_ms(value: bytes) -> int:
     raise bad_request("Stream-Expires-At: expected a time of RFC 3339 with a time zone")
 
 
-def stream_seq(request: Headed) -> bytes | None:
+def stream_seq(request: HasHeaders) -> bytes | None:
     """`Stream-Seq`."""
     value = request.header(protocol.SEQ)
     if value is not None and len(value) > protocol.TOKEN_BYTES_MAX:
@@ -109,7 +109,7 @@ def stream_seq(request: Headed) -> bytes | None:
     return value
 
 
-def producer(request: Headed) -> Producer | None:
+def producer(request: HasHeaders) -> Producer | None:
     """The producer of an append; None: it is not given."""
     names = (protocol.PRODUCER_ID, protocol.PRODUCER_EPOCH, protocol.PRODUCER_SEQ)
     name, epoch, seq = (request.header(each) for each in names)

@@ -163,9 +163,9 @@ def authorization_of(info: AccessTokenInfo) -> Authorization:
 
 
 @lru_cache(maxsize=KEPT_MAX)
-def stored_authorization(notes: bytes) -> Authorization:
+def stored_authorization(metadata: bytes) -> Authorization:
     """The permissions of a stored token; results for the latest ones are cached."""
-    return authorization_of(decode_stored_token(notes))
+    return authorization_of(decode_stored_token(metadata))
 
 
 def check_authorization(authorization: Authorization) -> None:

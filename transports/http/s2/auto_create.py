@@ -38,9 +38,9 @@ def basin_of(context: S2Context, target: Target) -> BasinConfig:
 
 def creation(basin: BasinConfig, config: StreamConfig, key: bytes = b"") -> m.Settings:
     """The settings of a new stream."""
-    notes = StreamMetadata(cipher=basin.stream_cipher, creation=key)
+    metadata = StreamMetadata(cipher=basin.stream_cipher, creation=key)
     resolved = resolve(inherit(config, basin.default_stream_config))
-    return settings_of(resolved, notes, m.Settings())
+    return settings_of(resolved, metadata, m.Settings())
 
 
 async def make(cells: CellClient, target: Target, settings: m.Settings) -> bool:

@@ -95,8 +95,8 @@ async def post_basin(context: S2Context) -> Response:
     context.require(Operation.CREATE_BASIN, name)
     _check_new_cipher(context, name, wanted.config)
     key = creation_key(token, encode_basin_config(wanted.config))
-    notes = encode_basin_metadata(wanted.config, key)
-    is_new = await _make(context, name, notes)
+    metadata = encode_basin_metadata(wanted.config, key)
+    is_new = await _make(context, name, metadata)
     row = context.require_basin(name)
     if not is_new and (not key or decode_basin_metadata(row.metadata).creation != key):
         text = f"the basin {wanted.basin!r} exists already"
@@ -178,18 +178,18 @@ async def delete_basin(context: S2Context, name: bytes) -> Response:
     return Response(202)
 
 
-async def _make(context: S2Context, name: bytes, notes: bytes) -> bool:
+async def _make(context: S2Context, name: bytes, metadata: bytes) -> bool:
     """False: there is a basin of this name. Raises S2Error."""
     # Asked also where it is there: the answer comes once what made it is as durable as promised.
-    return await _ask(context, lambda number: m.CreateBasin(number, name, notes))
+    return await _ask(context, lambda number: m.CreateBasin(number, name, metadata))
 
 
 async def _configure(
     context: S2Context, name: bytes, before: BasinMetadata, config: BasinConfig
 ) -> bool:
     """False: there is no such basin."""
-    notes = encode_basin_metadata(config, before.creation, before.location)
-    return await _ask(context, lambda number: m.ConfigureBasin(number, name, notes))
+    metadata = encode_basin_metadata(config, before.creation, before.location)
+    return await _ask(context, lambda number: m.ConfigureBasin(number, name, metadata))
 
 
 async def _ask(context: S2Context, make: Callable[[int], StreamRequest]) -> bool:

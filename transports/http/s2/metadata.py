@@ -66,11 +66,11 @@ def encode_basin_metadata(
     return _encode(BasinMetadata(encode_basin_config(config), creation, location))
 
 
-def basin_config(notes: BasinMetadata) -> BasinConfig:
+def basin_config(metadata: BasinMetadata) -> BasinConfig:
     """The configuration of a basin."""
-    if not notes.config:
+    if not metadata.config:
         return BasinConfig()
-    return change_basin(BasinConfig(), read_basin_change(notes.config))
+    return change_basin(BasinConfig(), read_basin_change(metadata.config))
 
 
 def stream_metadata(settings: Settings) -> StreamMetadata:
@@ -102,16 +102,16 @@ def stream_key(token: str | None, config: StreamConfig) -> bytes:
     return creation_key(token, encode_stream_settings(config))
 
 
-def settings_of(config: ResolvedConfig, notes: StreamMetadata, before: Settings) -> Settings:
+def settings_of(config: ResolvedConfig, metadata: StreamMetadata, before: Settings) -> Settings:
     """The settings of a stream with this configuration; settings of other APIs stay."""
     labels = {} if before.options is None else dict(before.options.labels)
-    labels[LABEL] = _encode(msgspec.structs.replace(notes, storage_class=config.storage_class))
+    labels[LABEL] = _encode(msgspec.structs.replace(metadata, storage_class=config.storage_class))
     options = StreamOptions(
         _MODES[config.timestamping_mode],
         not config.uncapped,
         config.delete_on_empty_s,
         labels,
-        is_encrypted=notes.cipher is not None,
+        is_encrypted=metadata.cipher is not None,
     )
     age_s = config.retention.age_s or 0
     return Settings(age_s, before.bytes_max, before.content_type, options)

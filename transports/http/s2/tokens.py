@@ -71,10 +71,10 @@ async def issue_token(context: S2Context) -> Response:
         info = issued_by(issuer, info)
         check_authorization(authorization_of(info))  # its own prefix made the names longer
     token = context.services.tokens.make()
-    digest, notes = sha256(token.encode()).digest(), encode_stored_token(info)
+    digest, metadata = sha256(token.encode()).digest(), encode_stored_token(info)
     with context.cell_client() as cells:
         reply = await cells.request(
-            TOKENS, lambda number: m.IssueToken(number, token_id, digest, info.expires_ms, notes)
+            TOKENS, lambda number: m.IssueToken(number, token_id, digest, info.expires_ms, metadata)
         )
     match reply:
         case m.Done():
