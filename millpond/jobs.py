@@ -23,7 +23,7 @@ from millpond.node.jobs.records import JobProgress
 from millpond.node.jobs.requests import JobInfo, JobState, QueueCounts
 from millpond.node.jobs.schedules import ScheduleInfo, Timing
 from millpond.node.jobs.selection import JobFilter, WorkerInfo, WorkerJob
-from millpond.node.jobs.task import Backoff, BoundTask, Task, task
+from millpond.node.jobs.task import Backoff, BoundTask, Task, batch_task, task
 from millpond.node.jobs.worker.executor import Middleware, Next
 from millpond.node.jobs.worker.outcome import AttemptResult, WorkerStats
 from millpond.node.jobs.worker.worker import Worker
@@ -65,6 +65,7 @@ __all__ = [
     "WorkerInfo",
     "WorkerJob",
     "WorkerStats",
+    "batch_task",
     "chain",
     "join",
     "task",

@@ -23,7 +23,7 @@ from millpond import (
 )
 from millpond import sync as blocking
 from millpond.errors import ClientClosed, ConnectionLost, JobFailed, NoListener
-from millpond.jobs import Backoff, Handle, Job, Queue, Task, Worker, task
+from millpond.jobs import Backoff, Handle, Job, Queue, Task, Worker, batch_task, task
 from millpond.state import Collection, StateWriter, StreamState, follow_state
 from millpond.streams import Appended, Record
 from millpond.testing import World, virtual
@@ -85,6 +85,22 @@ async def messages(url: str) -> None:
             await channel.get(receipt.id)
         except NotFound as error:
             print(error)
+
+
+@batch_task(queue="mail", size=10)
+async def send_all(mails: list[Mail], jobs: list[Job]) -> list[int | Exception]:
+    return [len(mail.to) for mail in mails]
+
+
+@batch_task(queue="mail")
+def store(mails: list[Mail]) -> None:
+    print(mails)
+
+
+async def batches(queue: Queue) -> None:
+    counted: Handle[int] = await send_all.put(queue, Mail("alice"), wait=True)
+    stored: Handle[None] = await store.bind(queue).put(Mail("alice"))
+    print(counted.id, stored.id)
 
 
 async def jobs(url: str) -> None:

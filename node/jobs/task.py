@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from math import inf, isinf
@@ -17,6 +17,8 @@ from typing import (
     TypedDict,
     TypeVar,
     Unpack,
+    get_args,
+    get_origin,
     get_type_hints,
     overload,
 )
@@ -38,6 +40,9 @@ ATTEMPTS = 5
 LEASE_S = 30.0
 LEASE_S_MAX = 3600.0
 DOUBLINGS_MAX = 32
+BATCH = 100
+BATCH_MAX = 10_000
+BATCH_WAIT_S = 0.05
 
 P = TypeVar("P")
 P_contra = TypeVar("P_contra", contravariant=True)
@@ -88,9 +93,10 @@ class Task(Generic[P_contra, R_co]):
     """A handler with its settings: `Task[Mail, int]` takes a `Mail` and returns an int. Calling it
     calls the handler, as in a test.
 
-    `queue` None: any queue of the worker. `any_name`: alone in a worker, it takes jobs whatever
-    their names are. `timing`: the schedule that workers of the task have the node keep, if any;
-    `limits`: those of its queue that they set.
+    `queue` None: any queue of the worker. `batch`: the handler takes lists of up to so many
+    payloads (0: one payload), and waits `batch_wait` seconds for them. `any_name`: alone in a
+    worker, it takes jobs whatever their names are. `timing`: the schedule that workers of the task
+    have the node keep, if any; `limits`: those of its queue that they set.
     """
 
     def __init__(
@@ -109,7 +115,11 @@ class Task(Generic[P_contra, R_co]):
         tz: str = "UTC",
         missed: Missed = "one",
         limits: Limits | None = None,
+        batch: int = 0,
+        batch_wait: float = BATCH_WAIT_S,
     ) -> None:
+        if not 0 <= batch <= BATCH_MAX:
+            raise ValueError(f"a batch has up to {BATCH_MAX} jobs, not {batch}")
         if not 1 <= attempts <= ATTEMPTS_MAX:
             raise ValueError(f"attempts must be within 1..{ATTEMPTS_MAX}, not {attempts}")
         if not 0 < lease <= LEASE_S_MAX:
@@ -127,6 +137,8 @@ class Task(Generic[P_contra, R_co]):
         self.takes_any_name = any_name
         self.timing = None if schedule is None else Timing(schedule, tz, missed)
         self.limits = limits
+        self.batch_size = batch
+        self.batch_wait_s = seconds_of("wait", batch_wait)
         self.is_async = _is_async(handler)
         self._parameters = _parameters(handler)
         self._payload_type: Any = None
@@ -215,6 +227,8 @@ class Task(Generic[P_contra, R_co]):
             return
         try:
             found = _payload_type(self.handler, self._parameters)
+            if self.batch_size:
+                found = _item_type(found)
             with suppress(msgspec.ValidationError):
                 msgspec.convert(None, found)
         except Exception as exc:  # the border to code that is not ours: annotations are evaluated
@@ -238,6 +252,10 @@ class Task(Generic[P_contra, R_co]):
                 payload = msgspec.convert(payload, self._payload_type)
             except msgspec.ValidationError as exc:
                 raise PayloadRefused(str(exc)) from exc
+        return self.of_parameters(payload, job)
+
+    def of_parameters(self, payload: object, job: object) -> tuple[object, ...]:
+        """As many of these as the handler takes."""
         return (payload, job)[: len(self._parameters)]
 
 
@@ -353,6 +371,96 @@ def task(
         )
 
     return decorate
+
+
+class BatchDecorator(Protocol):
+    """Makes a task of a handler that takes a list of payloads, or that and the list of jobs."""
+
+    @overload
+    def __call__(self, handler: Callable[[list[P]], Awaitable[None]], /) -> Task[P, None]: ...
+
+    @overload
+    def __call__(
+        self, handler: Callable[[list[P], list[Job]], Awaitable[None]], /
+    ) -> Task[P, None]: ...
+
+    @overload
+    def __call__(self, handler: Callable[[list[P]], None], /) -> Task[P, None]: ...
+
+    @overload
+    def __call__(self, handler: Callable[[list[P], list[Job]], None], /) -> Task[P, None]: ...
+
+    @overload
+    def __call__(
+        self, handler: Callable[[list[P]], Awaitable[Sequence[R | Exception]]], /
+    ) -> Task[P, R]: ...
+
+    @overload
+    def __call__(
+        self, handler: Callable[[list[P], list[Job]], Awaitable[Sequence[R | Exception]]], /
+    ) -> Task[P, R]: ...
+
+    @overload
+    def __call__(self, handler: Callable[[list[P]], Sequence[R | Exception]], /) -> Task[P, R]: ...
+
+    @overload
+    def __call__(
+        self, handler: Callable[[list[P], list[Job]], Sequence[R | Exception]], /
+    ) -> Task[P, R]: ...
+
+
+def batch_task(
+    *,
+    size: int = BATCH,
+    wait: float = BATCH_WAIT_S,
+    queue: str | None = None,
+    name: str | None = None,
+    attempts: int = ATTEMPTS,
+    backoff: Backoff | None = None,
+    lease: float = LEASE_S,
+    timeout: float | None = None,
+    keep: int = 0,
+    limits: Limits | None = None,
+) -> BatchDecorator:
+    """Make a task of a function that takes many jobs at once: `@batch_task(queue="rows", size=500)
+    def insert(rows: list[Row]) -> None`.
+
+    The function takes a list of payloads, and the list of their jobs if it wants to. It is called
+    with `size` jobs, or with those that came within `wait` seconds after the first; a batch is no
+    larger than the concurrency of its worker. It returns None, or a list with the result of each
+    job; an exception in the place of a result fails that job alone. An exception that it raises
+    fails all of them. A job keeps its own attempts, lease, time-out and result; one that is
+    cancelled leaves the batch, and the last one that does ends the call. Payloads are put one by
+    one, as for `task`; other options as those of `task`.
+    """
+    if size < 1:
+        raise ValueError(f"a batch has a job at least, not {size}")
+
+    def decorate(handler: Callable[..., Any]) -> Task[Any, Any]:
+        return Task(
+            handler,
+            name=name,
+            queue=queue,
+            attempts=attempts,
+            backoff=backoff,
+            lease=lease,
+            timeout=timeout,
+            keep=keep,
+            limits=limits,
+            batch=size,
+            batch_wait=wait,
+        )
+
+    return decorate
+
+
+def _item_type(found: Any) -> Any:
+    """The type of one payload, of the annotation of a list of them."""
+    if found is Any or found is list:
+        return Any
+    if get_origin(found) not in (list, Sequence):
+        raise TypeError(f"the handler of a batch takes a list, and not {found!r}")
+    return get_args(found)[0]
 
 
 def _is_async(handler: Handler) -> bool:

@@ -40,6 +40,8 @@ from millpond.node.jobs.worker.subscription import LeasedJob
 REASON_CHARS_MAX = 200
 ERROR_CHARS_MAX = 10_000
 """An error's text is cut to this for the producer: it has to fit a packet."""
+EVENT_LIBRARIES = ("anyio", "asyncio", "concurrent", "trio", "outcome")
+"""The frames of these before those of a handler are left out of its traceback."""
 DELAY_S_MAX = 3600.0
 DELAY_S = 1.0
 """The delay where a backoff gives no number."""
@@ -314,4 +316,4 @@ def _trimmed(error: BaseException) -> BaseException | None:
 
 def _is_internal(trace: TracebackType) -> bool:
     name = str(trace.tb_frame.f_globals.get("__name__", ""))
-    return name.partition(".")[0] == "anyio" or name.startswith("millpond.node.jobs")
+    return name.partition(".")[0] in EVENT_LIBRARIES or name.startswith("millpond.node.jobs")

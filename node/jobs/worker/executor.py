@@ -18,6 +18,7 @@ import msgspec
 from millpond.node.jobs.errors import AttemptTimedOut, PayloadRefused, Reject, Retry
 from millpond.node.jobs.job import Job
 from millpond.node.jobs.task import finished
+from millpond.node.jobs.worker.batches import Batches
 from millpond.node.jobs.worker.cancellation import (
     drop_own_cancellation,
     is_cancelled_around,
@@ -121,28 +122,32 @@ class HandlerThreads:
 
 
 class WorkerContext(msgspec.Struct, frozen=True):
-    """The parts that the handlers of a worker share: threads, what is called around each of them,
-    and the value of the worker's lifespan."""
+    """The parts that the handlers of a worker share: threads, batches, what is called around each
+    of them, and the value of the worker's lifespan."""
 
     threads: HandlerThreads
+    batches: Batches
     middleware: tuple[Middleware, ...] = ()
     state: object = None
 
 
 async def _result(leased: LeasedJob, job: Job, shared: WorkerContext) -> object:
     if not shared.middleware:
-        return await run_in_context(_handled(leased, job, shared.threads))
-    call: Next = partial(_handled, leased, job, shared.threads)
+        return await run_in_context(_handled(leased, job, shared))
+    call: Next = partial(_handled, leased, job, shared)
     for around in reversed(shared.middleware):
         call = partial(around, job, call)
     return await run_in_context(finished(call()))
 
 
-async def _handled(leased: LeasedJob, job: Job, threads: HandlerThreads) -> object:
+async def _handled(leased: LeasedJob, job: Job, shared: WorkerContext) -> object:
     """The value of the handler."""
     task = leased.task
-    call = partial(task.handler, *task.arguments(leased.content.payload, job))
-    value = call() if task.is_async else await threads.run(call)
+    arguments = task.arguments(leased.content.payload, job)
+    if task.batch_size:
+        return await shared.batches.result(task, arguments[0] if arguments else None, job)
+    call = partial(task.handler, *arguments)
+    value = call() if task.is_async else await shared.threads.run(call)
     return await finished(value)
 
 

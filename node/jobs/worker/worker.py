@@ -31,6 +31,7 @@ from millpond.node.jobs.requests import Operation, ask, is_empty, queue_counts
 from millpond.node.jobs.results import ResultMailboxes
 from millpond.node.jobs.schedules import schedule_name
 from millpond.node.jobs.task import LEASE_S, TaskRegistry, Work
+from millpond.node.jobs.worker.batches import Batches
 from millpond.node.jobs.worker.completion import JobCompletion
 from millpond.node.jobs.worker.executor import (
     HandlerThreads,
@@ -220,7 +221,8 @@ class Worker:
                 log_done,
             )
             self._threads, self._is_hung = HandlerThreads(self._slots), False
-            self._shared = WorkerContext(self._threads, self._middleware, state)
+            batches = Batches(background, self._slots, self._threads.run)
+            self._shared = WorkerContext(self._threads, batches, self._middleware, state)
             self._background = background
             background.start_soon(self._leases.run)
             background.start_soon(progress.run)

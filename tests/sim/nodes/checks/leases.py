@@ -92,7 +92,10 @@ def _check(channel: ChannelHistory) -> Iterator[str]:
                 else:
                     holder.until = clock.low(since) + ms / 1000
             case e.Refused(type=0x86, correlation=id, conn=conn, code=code):
-                touch, holder = requested[conn, id].pop(0), held.get(id)
+                waiting, holder = requested.get((conn, id)), held.get(id)
+                if not waiting:
+                    continue  # the word that a job was cancelled, which nobody asked for
+                touch = waiting.pop(0)
                 if code == STORAGE_FAILED and holder is not None and holder.conn == conn:
                     holder.until = min(holder.until, clock.low(touch.at) + touch.ms / 1000)
             case e.Ack(id=id, conn=conn):
