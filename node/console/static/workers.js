@@ -10,7 +10,7 @@ const PAGE = 50;
 /** Of so many jobs the progress is asked for. */
 const PROGRESS_MAX = 40;
 
-/** What a job reported, on one line. */
+/** The report of a job, on one line. */
 export function progressText(found) {
   if (found === null || found === undefined) return "";
   const { p: value, t: text } = found;
