@@ -158,7 +158,7 @@ export class Node extends EventTarget {
     return this.ask(PEERS, operation, fields);
   }
 
-  /** What the page may do in a channel, without a name: in the one that stands for the node. */
+  /** The rights of the page in a channel; without a name: in the one that stands for the node. */
   rights(channel = TEXT.encode(PROBE)) {
     return new Rights(this.admin(RIGHTS, { channels: [channel] }).then(({ rights: [names] }) => new Set(names)));
   }

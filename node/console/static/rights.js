@@ -1,4 +1,4 @@
-// What the principal of the page may do: actions without the right are not shown.
+// The rights of the page's principal: actions without the right are not shown.
 
 import { h, write } from "./dom.js";
 

@@ -78,7 +78,7 @@ export class Table {
       }
       const value = column.of(row);
       if (value instanceof Element) {
-        // What looks the same stays: it may have the focus.
+        // An element that looks the same stays: it may have the focus.
         if (!text.firstChild?.isEqualNode(value)) show(text, value);
         shown.cells[at].isMade = true;
       } else {
