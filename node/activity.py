@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import resource
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from heapq import nlargest
 from typing import TYPE_CHECKING, TypeVar
@@ -187,17 +187,15 @@ class ActivitySampler:
             "http_bytes_out": self._http.bytes_out,
         }
 
-    def listeners(self) -> Iterator[str]:
-        """The listener of each open connection."""
-        summaries = (each.summary for each in self._connections())
-        return (each.listener for each in summaries if each is not None)
+    def summaries(self) -> list[ConnectionSummary]:
+        """The open connections."""
+        found = (each.summary for each in self._connections())
+        return [each for each in found if each is not None]
 
     def answer(self, request: ActivityRequest, sources: StatusSources) -> ActivityReply:
         """The activity since a sample that is half a second old at least, if there is one."""
         limit = max(1, min(request.limit, ROWS_MAX))
-        summaries = [
-            summary for each in self._connections() if (summary := each.summary) is not None
-        ]
+        summaries = self.summaries()
         sample = self._sample(sources, summaries)
         base = self._base(sample)
         window_s = sample.at - base.at

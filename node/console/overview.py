@@ -19,6 +19,8 @@ import msgspec
 from millpond.actors.histogram import SECONDS
 from millpond.actors.store.durable import DurableStore
 from millpond.node.environment import installed_version
+from millpond.node.peers.identity import peer_id
+from millpond.transports.server.interface import ConnectionSummary
 
 if TYPE_CHECKING:
     from millpond.node.admin import StatusSources
@@ -33,6 +35,8 @@ BUSY_S_MAX = 2.0
 """A write that waits for the disk for longer is worth a warning."""
 WAITING_PEERS_MAX = 5
 """Of peers for whom messages wait, so many are named."""
+PEERS_MAX = 50
+"""Of so many peers the overview has what their connections move."""
 HERE = -1
 """The size of a disk that could not be asked."""
 
@@ -78,9 +82,19 @@ class StoreOverview(msgspec.Struct, frozen=True):
     disk_total: int
 
 
+class PeerTraffic(msgspec.Struct, frozen=True):
+    """A client that proved a key: its peer id, its open connections, and the bytes that these
+    moved, both ways, since they were opened."""
+
+    id: str
+    connections: int
+    bytes: int
+
+
 class OverviewReply(msgspec.Struct):
     """The node at `at`, in seconds of a clock that is never set. `latencies`: counts by `bounds`
-    (seconds) of each protocol, and of `commit` and `sync`. `open`: connections by listener."""
+    (seconds) of each protocol, and of `commit` and `sync`. `open`: connections by listener.
+    `peers`: those that moved most over their open connections."""
 
     version: str
     at: float
@@ -93,6 +107,7 @@ class OverviewReply(msgspec.Struct):
     totals: dict[str, int]
     counters: dict[str, int]
     open: dict[str, int]
+    peers: list[PeerTraffic]
     bounds: tuple[float, ...]
     latencies: dict[str, list[int]]
     memory: MemoryOverview
@@ -117,6 +132,7 @@ def overview(sources: StatusSources) -> OverviewReply:
         latencies["commit"] = store.journal_stats.commit_s.counts
         latencies["sync"] = store.journal_stats.sync_s.counts
     on_disk = _store(sources)
+    summaries = sources.activity.summaries()
     return OverviewReply(
         version=installed_version(),
         at=sources.activity.ticks_s(),
@@ -136,12 +152,25 @@ def overview(sources: StatusSources) -> OverviewReply:
             "connections": sources.connections,
         },
         counters=counters,
-        open=Counter(sources.activity.listeners()),
+        open=Counter(each.listener for each in summaries),
+        peers=_peers(summaries),
         bounds=SECONDS,
         latencies={name: list(counts) for name, counts in latencies.items()},
         memory=_memory(sources),
         store=on_disk,
     )
+
+
+def _peers(summaries: list[ConnectionSummary]) -> list[PeerTraffic]:
+    moved, connections = Counter[bytes](), Counter[bytes]()
+    for each in summaries:
+        if each.identity is not None:
+            moved[each.identity] += each.moved_bytes
+            connections[each.identity] += 1
+    return [
+        PeerTraffic(peer_id(identity), connections[identity], count)
+        for identity, count in moved.most_common(PEERS_MAX)
+    ]
 
 
 def _memory(sources: StatusSources) -> MemoryOverview:

@@ -139,6 +139,7 @@ class Tab:
     async def press(self, key: str, *, shift: bool = False, alt: bool = False) -> None:
         """A key of the keyboard, as `KeyboardEvent.key` names it."""
         codes = {"Enter": 13, "Escape": 27, "Tab": 9, "ArrowUp": 38, "ArrowDown": 40, "/": 191}
+        codes |= {"ArrowLeft": 37, "ArrowRight": 39, "Home": 36, "End": 35}
         text = {"Enter": "\r", "/": "/"}.get(key, "") if not alt else ""
         modifiers = (1 if alt else 0) | (8 if shift else 0)
         fields = {"key": key, "code": key, "windowsVirtualKeyCode": codes[key]}

@@ -62,6 +62,13 @@ function state(name, text) {
   write(byId("status-text"), text);
 }
 
+/** Why there is a login, if something was tried. */
+function whyOf() {
+  if (node.isStale) return "This link was used already, or has expired.";
+  if (node.wasRefused === null) return "";
+  return node.wasRefused.startsWith("mpc1.") ? "Your session has ended." : "The node does not know this token.";
+}
+
 function logIn() {
   state("denied", "Not logged in");
   leaving.abort();
@@ -78,7 +85,7 @@ function logIn() {
       },
     },
     h("h1", {}, "Log in"),
-    node.isStale ? h("p", { class: "wrong", role: "alert" }, "This link was used already, or has expired.") : null,
+    whyOf() === "" ? null : h("p", { class: "wrong", role: "alert" }, whyOf()),
     h("p", {}, "Run ", h("code", {}, "millpond console"), " on the node's machine: it prints a link that logs in, once."),
     h("label", { for: "token" }, "Or use an access token"),
     h("div", { class: "row" }, field, h("button", { class: "strong", type: "submit" }, "Log in")),

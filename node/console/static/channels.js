@@ -8,6 +8,7 @@ import { explain, isRefused, poll } from "./node.js";
 import { ADMIN } from "./p2p.js";
 import { Pages } from "./pages.js";
 import { Table } from "./table.js";
+import { Tabs } from "./tabs.js";
 
 const [EXPORT, LIST, CREATE, DELETE, PURGE, PUT, MEMBERS] = [2, 6, 7, 8, 9, 10, 18];
 const [DEAD_RETRY, DEAD_PURGE] = [6, 7];
@@ -111,7 +112,7 @@ export function channels({ node, signal, query }) {
     rows = fresh.page;
     return draw();
   }, told);
-  const make = h("button", { type: "button", onclick: () => create(node).then((made) => made && look()) }, "New channel");
+  const make = node.rights().gate(h("button", { type: "button", onclick: () => create(node).then((made) => made && look()) }, "New channel"), "admin");
   const element = h(
     "div",
     { class: "view" },
@@ -136,17 +137,17 @@ function create(node) {
   });
 }
 
-export function channel({ node, signal }, [part]) {
+export function channel({ node, signal, query }, [part]) {
   const own = unescaped(part ?? "");
   const isDead = own.length > DEAD.length && same(own.slice(-DEAD.length), DEAD);
   const owner = isDead ? own.slice(0, -DEAD.length) : own;
-  const rates = new Rates();
+  const [rates, rights] = [new Rates(), node.rights(own)];
   const status = h("p", { class: "hint", role: "status" });
   const badges = h("span", { class: "row" });
   const tiles = h("div", { class: "tiles" });
   const dead = h("div");
   const members = membersView();
-  const messages = messagesView(node, own, isDead ? (id) => retry(node, owner, { ids: [id] }) : null);
+  const messages = messagesView(node, own, rights, isDead ? (id) => retry(node, owner, { ids: [id] }) : null);
   const told = (error) => {
     const isGone = error !== null && isRefused(error, 0x2b);
     write(status, error === null ? "" : isGone ? "There is no such channel any more." : explain(error));
@@ -168,6 +169,10 @@ export function channel({ node, signal }, [part]) {
     show(dead, ...deadOf(page.find((each) => !same(each.name, own))));
     members.draw(await node.admin(MEMBERS, { channel: own }));
   }, told);
+  const tabs = new Tabs("Parts of the channel", [
+    { key: "messages", title: "Messages", element: messages.element },
+    { key: "consumers", title: "Consumers and lag", element: members.element },
+  ], query);
   messages.first();
   const done = (text) => (outcome) => {
     if (outcome !== null) {
@@ -177,16 +182,16 @@ export function channel({ node, signal }, [part]) {
   };
   const actions = isDead
     ? [
-        h("button", { type: "button", onclick: () => retryAll(node, owner).then(done("The dead letters are put back.")) }, "Retry all"),
-        h("button", { type: "button", class: "danger", onclick: () => purgeDead(node, owner).then(done("The dead letters are purged.")) }, "Purge"),
+        rights.gate(h("button", { type: "button", onclick: () => retryAll(node, owner).then(done("The dead letters are put back.")) }, "Retry all"), "ack"),
+        rights.gate(h("button", { type: "button", class: "danger", onclick: () => purgeDead(node, owner).then(done("The dead letters are purged.")) }, "Purge"), "ack"),
       ]
     : [
-        h("button", { type: "button", onclick: () => put(node, own).then(done("The message is stored.")) }, "Put a message"),
-        h("button", { type: "button", class: "danger", onclick: () => clear(node, own, PURGE).then(done("The channel is purged.")) }, "Purge"),
-        h("button", {
+        rights.gate(h("button", { type: "button", onclick: () => put(node, own).then(done("The message is stored.")) }, "Put a message"), "put"),
+        rights.gate(h("button", { type: "button", class: "danger", onclick: () => clear(node, own, PURGE).then(done("The channel is purged.")) }, "Purge"), "ack"),
+        rights.gate(h("button", {
           type: "button", class: "danger",
           onclick: () => clear(node, own, DELETE).then((outcome) => outcome !== null && (location.hash = "#/channels")),
-        }, "Delete"),
+        }, "Delete"), "admin"),
       ];
   const element = h(
     "div",
@@ -194,11 +199,11 @@ export function channel({ node, signal }, [part]) {
     h("p", { class: "crumbs" }, h("a", { href: "#/channels" }, "Channels"),
       isDead ? [" / ", h("a", { href: `#/channel/${escaped(owner)}` }, name(owner))] : null),
     h("header", { class: "head" }, h("h1", {}, name(own)), badges, ...actions),
+    rights.note(),
     status,
     tiles,
     dead,
-    messages.element,
-    members.element,
+    tabs.element,
   );
   return { title: name(own), element };
 }
@@ -222,14 +227,14 @@ function deadOf(row) {
 }
 
 /** The messages of a channel, oldest first; the chosen one with its body. */
-function messagesView(node, own, retryOne) {
+function messagesView(node, own, rights, retryOne) {
   const status = h("p", { class: "hint", role: "status" });
   const opened = h("div");
   const open = async (row) => {
     show(opened, h("p", { class: "hint" }, "Loading"));
     try {
       const data = await (await node.channel(own)).get(BigInt(row.id));
-      show(opened, messageOf(row, data, retryOne, () => show(opened)));
+      show(opened, messageOf(row, data, rights, retryOne, () => show(opened)));
     } catch (error) {
       show(opened, h("p", { class: "wrong", role: "alert" }, explain(error)));
     }
@@ -239,7 +244,7 @@ function messagesView(node, own, retryOne) {
     "Messages",
     [
       { title: "Id", of: (row) => h("button", { type: "button", class: "link mono", onclick: () => open(row) }, String(row.id)), keep: true },
-      { title: "Put", of: (row) => moment(putAt(row.id)) },
+      { title: "Put", of: (row) => moment(putAt(row.id)), time: true },
       { title: "Size", of: (row) => bytes(row.size), num: true },
       { title: "Attempts", of: (row) => count(row.attempts), num: true },
       { title: "Reason", of: (row) => (row.origin === null ? "" : row.origin.reason) },
@@ -274,13 +279,13 @@ function messagesView(node, own, retryOne) {
   return { element, first };
 }
 
-function messageOf(row, data, retryOne, close) {
+function messageOf(row, data, rights, retryOne, close) {
   const never = 2n ** 32n - 1n;
   return h(
     "section",
     { class: "opened", "aria-label": `Message ${row.id}` },
     h("header", { class: "head" }, h("h3", {}, `Message ${row.id}`),
-      retryOne === null ? null : h("button", { type: "button", onclick: () => retryOne(row.id).then((done) => done && close()) }, "Retry"),
+      retryOne === null ? null : rights.gate(h("button", { type: "button", onclick: () => retryOne(row.id).then((done) => done && close()) }, "Retry"), "ack"),
       h("button", { type: "button", class: "quiet", onclick: close }, "Close")),
     facts([
       ["Put", `${exactly(putAt(row.id))} (${ago(putAt(row.id))})`],
@@ -302,6 +307,7 @@ function membersView() {
     "Consumers",
     [
       { title: "Connection", of: (row) => `#${row.connection} ${row.peer}` },
+      { title: "Name", of: (row) => name(row.name ?? "") },
       { title: "Role", of: (row) => row.role + (row.receives ? "" : ", receives nothing") },
       { title: "Key", of: who },
       { title: "Window", of: (row) => (row.receives ? count(row.window) : "–"), num: true },

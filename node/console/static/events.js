@@ -16,7 +16,7 @@ export function events({ node, signal }) {
   const table = new Table(
     "Events",
     [
-      { title: "When", of: ({ at }) => h("time", { datetime: exactly(at * 1000) }, moment(at * 1000)), keep: true },
+      { title: "When", of: ({ at }) => h("time", { datetime: exactly(at * 1000) }, moment(at * 1000)), keep: true, time: true },
       { title: "Level", of: ({ level }) => badge(level, kindOf(level)), keep: true },
       { title: "Event", of: ({ event }) => plain(event) },
       { title: "Details", of: ({ fields }) => textOf(fields), wide: true },

@@ -170,6 +170,7 @@ function jobOf(node, own, row, rights) {
       row.leased_until ? ["Leased until", exactly(row.leased_until)] : null,
       row.expires ? ["Expires", exactly(row.expires)] : null,
       row.origin ? ["Was job", String(row.origin)] : null,
+      row.flow ? ["Step of", h("a", { href: `#/flow/${escaped(own)}/${row.flow}` }, `flow ${row.flow}, step ${(row.step ?? 0) + 1}`)] : null,
       found?.r === undefined ? null : ["Priority", String(found.r)],
       found?.l === undefined ? null : ["Limit key", name(found.l)],
       found?.k ? ["Result kept for", `${count(found.k)} s`] : null,

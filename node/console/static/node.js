@@ -68,6 +68,8 @@ export class Node extends EventTarget {
     super();
     this.token = sessionStorage.getItem(SESSION);
     this.isStale = false;
+    /** The token that was refused last; null: there was none. */
+    this.wasRefused = null;
     this.probe = null;
     this.channels = new Map();
     this.attempts = 0;
@@ -122,6 +124,7 @@ export class Node extends EventTarget {
     } catch (error) {
       this.probe = null;
       if (REFUSED_LOGIN.includes(error.code)) {
+        this.wasRefused = this.token;
         this.keep(null);
         this.dispatchEvent(new Event("denied"));
       } else {

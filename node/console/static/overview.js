@@ -5,6 +5,7 @@ import { attempt } from "./dialogs.js";
 import { badge, empty, facts, h, panel, show, write } from "./dom.js";
 import { bytes, count, duration, escaped, name, percent, plural, rate, short } from "./format.js";
 import { HEAVY, explain, isDenied, poll } from "./node.js";
+import { movesOf } from "./peers.js";
 import { Table } from "./table.js";
 
 const OVERVIEW = 17;
@@ -13,6 +14,7 @@ const BUSY_MS = 5000;
 /** Of more channels and streams than this, the node looks for the busiest only when somebody asks. */
 const BUSY_CELLS_MAX = 20_000;
 const DISK = ["commit", "sync"];
+const PEERS_SHOWN = 10;
 
 /** Samples of the node, and what they say of the time between them. */
 export class Sampler extends EventTarget {
@@ -21,6 +23,8 @@ export class Sampler extends EventTarget {
     this.node = node;
     this.last = null;
     this.points = [];
+    /** What the connections of peers move, by their ids. */
+    this.peers = new Map();
   }
 
   async take() {
@@ -28,6 +32,7 @@ export class Sampler extends EventTarget {
     const before = this.last;
     this.last = sample;
     this.error = null;
+    this.peers = new Map((sample.peers ?? []).map((each) => [each.id, { ...each, rate: rateOf(each, this.peers.get(each.id), sample.at) }]));
     // Counters of another run begin anew.
     if (before !== null && sample.at > before.at && sample.uptime_s >= before.uptime_s) {
       this.points.push({ at: Date.now(), ...between(before, sample) });
@@ -40,6 +45,12 @@ export class Sampler extends EventTarget {
     this.error = error;
     this.dispatchEvent(new Event("sample"));
   }
+}
+
+/** Bytes a second of a peer; null: not known yet, or a connection has closed meanwhile. */
+function rateOf(peer, before, at) {
+  peer.at = at;
+  return before === undefined || at <= before.at || peer.bytes < before.bytes ? null : (peer.bytes - before.bytes) / (at - before.at);
 }
 
 /** Rates, latencies and sizes between two samples. */
@@ -121,6 +132,16 @@ export function overview({ node, sampler, signal }) {
     ],
     { key: (row) => row.name },
   );
+  const peers = new Table(
+    "Connections by peer",
+    [
+      { title: "Peer", of: (row) => `${row.id.slice(0, 16)}…` },
+      { title: "Open", of: (row) => count(row.connections), num: true },
+      { title: "Moves", of: movesOf, num: true },
+      { title: "Moved", of: (row) => bytes(row.bytes), num: true },
+    ],
+    { key: (row) => row.id, link: (row) => `#/peer/${row.id}`, none: empty("No client has proved a key.") },
+  );
   const busy = busiest();
   const draw = () => {
     if (sampler.error) {
@@ -147,9 +168,10 @@ export function overview({ node, sampler, signal }) {
           open: sample.open[each] ?? 0,
           requests: point?.protocols[each]?.requests ?? null,
           slow: point?.protocols[each]?.slow ?? null,
-          address: sample.listeners[each] ?? "off",
+          address: sample.listeners[each] ?? (sample.open[each] ? "at the HTTP port" : "off"),
         })),
     );
+    peers.draw([...sampler.peers.values()].slice(0, PEERS_SHOWN));
   };
   sampler.addEventListener("sample", draw, { signal });
   draw();
@@ -168,7 +190,7 @@ export function overview({ node, sampler, signal }) {
     tiles,
     h("section", { class: "charts", "aria-label": "Charts of the last five minutes" }, ...charts.map((chart) => chart.element)),
     h("div", { class: "columns" }, store, memory),
-    panel("Connections by protocol", {}, protocols.element),
+    h("div", { class: "columns" }, panel("Connections by protocol", {}, protocols.element), panel("Connections by peer", {}, peers.element)),
     large,
     busy.element,
   );

@@ -2,7 +2,7 @@
 
 import { ask } from "./dialogs.js";
 import { announce, badge, empty, facts, h, panel, show, write } from "./dom.js";
-import { ago, count, plain, plural } from "./format.js";
+import { ago, bytes, count, plain, plural } from "./format.js";
 import { explain, isDenied, poll } from "./node.js";
 import { Pages } from "./pages.js";
 import { Table } from "./table.js";
@@ -12,6 +12,11 @@ const PAGE = 50;
 const EVERY_MS = 4000;
 const TRUST = { verified: "verified", added: "not verified", pinned: "seen, not added", relay: "relay", blocked: "blocked" };
 const KINDS = { verified: "good", added: "warn", pinned: "warn", relay: "info", blocked: "bad" };
+
+/** What the open connections of a peer move. */
+export function movesOf(traffic) {
+  return traffic === undefined || traffic.rate === null ? "" : `${bytes(traffic.rate)}/s`;
+}
 
 /** Why messages for a peer wait here. */
 function reasonOf(peer) {
@@ -23,7 +28,7 @@ function reasonOf(peer) {
   return peer.addresses.length === 0 ? "No address of the peer is known, and it has no relay." : "The peer is away, and it has no relay.";
 }
 
-export function peers({ node, signal }) {
+export function peers({ node, sampler, signal }) {
   const [status, own] = [h("p", { class: "hint", role: "status" }), panel("This node")];
   const table = new Table(
     "Peers",
@@ -31,6 +36,8 @@ export function peers({ node, signal }) {
       { title: "Name", of: (row) => plain(row.name) },
       { title: "Trust", of: (row) => TRUST[row.trust] ?? row.trust },
       { title: "Presence", of: (row) => (row.here ? "online" : row.seen_at === null ? "away" : `away since ${ago(row.seen_at * 1000)}`) },
+      { title: "Connections", of: (row) => count(sampler.peers.get(row.id)?.connections ?? 0), num: true },
+      { title: "Moves", of: (row) => movesOf(sampler.peers.get(row.id)), num: true },
       { title: "Waiting", of: (row) => count(row.queued), num: true },
       { title: "Unconfirmed", of: (row) => count(row.unconfirmed), num: true },
       { title: "Why", of: reasonOf, wide: true },
@@ -96,6 +103,6 @@ export function peer({ node, signal }, [part]) {
     }
   });
   const element = h("div", { class: "view" }, h("p", { class: "crumbs" }, h("a", { href: "#/peers" }, "Peers")),
-    h("header", { class: "head" }, h("h1", {}, plain(wanted)), h("button", { type: "button", class: "danger", onclick: remove }, "Remove")), status, body);
+    h("header", { class: "head" }, h("h1", {}, plain(wanted)), node.rights().gate(h("button", { type: "button", class: "danger", onclick: remove }, "Remove"), "operator")), status, body);
   return { title: plain(wanted), element };
 }

@@ -7,6 +7,7 @@ import { ago, bytes, count, duration, escaped, exactly, moment, name, plural, ra
 import { explain, isDenied, poll } from "./node.js";
 import { Pages } from "./pages.js";
 import { Table } from "./table.js";
+import { Tabs } from "./tabs.js";
 
 const [CREATE, APPEND, READ, DESCRIBE, TRIM, DELETE, LIST, TOPICS, STATE, STATE_SHOW] = [1, 2, 3, 4, 5, 6, 10, 13, 15, 17];
 const PAGE = 50;
@@ -111,7 +112,7 @@ export function streams({ node, signal, query }) {
     topicsPanel.hidden = several.length === 0;
     topics.draw(several);
   }, () => {});
-  const make = h("button", {
+  const make = node.rights().gate(h("button", {
     type: "button",
     onclick: () => ask({
       title: "New stream",
@@ -119,13 +120,13 @@ export function streams({ node, signal, query }) {
       action: "Create",
       work: ({ stream: wanted, type }) => node.streams(CREATE, { stream: raw(wanted), content_type: type === "" ? null : raw(type) }),
     }).then((done) => done && look()),
-  }, "New stream");
+  }, "New stream"), "admin");
   const element = h("div", { class: "view" }, h("header", { class: "head" }, h("h1", {}, "Streams"), search, make), status,
     panel("Streams", { class: "panel bare" }, table.element), pages.element, topicsPanel);
   return { title: "Streams", element };
 }
 
-export function stream({ node, signal }, [part]) {
+export function stream({ node, signal, query }, [part]) {
   const own = unescaped(part ?? "");
   const [tails, tiles, about] = [new Tails(), h("div", { class: "tiles" }), panel("About")];
   const status = h("p", { class: "hint", role: "status" });
@@ -138,7 +139,7 @@ export function stream({ node, signal }, [part]) {
     ],
     { key: ({ group }) => name(group), none: empty("No consumer group.") },
   );
-  const browser = browse(node, own, signal);
+  const [browser, rights] = [browse(node, own, signal), node.rights()];
   poll(signal, EVERY_MS, async () => {
     const row = await node.streams(DESCRIBE, { stream: own });
     const inRate = tails.of("", row.tail);
@@ -157,14 +158,17 @@ export function stream({ node, signal }, [part]) {
     { class: "view" },
     h("p", { class: "crumbs" }, h("a", { href: "#/streams" }, "Streams")),
     h("header", { class: "head" }, h("h1", {}, name(own)),
-      h("button", { type: "button", onclick: () => append(node, own).then(done("The record is appended.")) }, "Append"),
-      h("button", { type: "button", class: "danger", onclick: () => trim(node, own).then(done("The stream is trimmed.")) }, "Trim"),
-      h("button", { type: "button", class: "danger", onclick: () => remove(node, own).then((gone) => gone && (location.hash = "#/streams")) }, "Delete")),
+      rights.gate(h("button", { type: "button", onclick: () => append(node, own).then(done("The record is appended.")) }, "Append"), "admin"),
+      rights.gate(h("button", { type: "button", class: "danger", onclick: () => trim(node, own).then(done("The stream is trimmed.")) }, "Trim"), "admin"),
+      rights.gate(h("button", { type: "button", class: "danger", onclick: () => remove(node, own).then((gone) => gone && (location.hash = "#/streams")) }, "Delete"), "admin")),
     status,
     tiles,
-    browser.element,
-    stateView(node, own, signal),
-    h("div", { class: "columns" }, about, panel("Consumer groups", {}, groups.element)),
+    new Tabs("Parts of the stream", [
+      { key: "records", title: "Records", element: browser.element },
+      { key: "state", title: "State", element: stateView(node, own, signal) },
+      { key: "groups", title: "Consumer groups", element: panel("Consumer groups", {}, groups.element) },
+      { key: "about", title: "About", element: about },
+    ], query).element,
   );
   return { title: name(own), element };
 }
@@ -217,7 +221,7 @@ function browse(node, own, signal) {
     "Records",
     [
       { title: "Sequence", of: (row) => h("button", { type: "button", class: "link mono", onclick: () => open(row) }, String(row.sequence)), keep: true },
-      { title: "Time", of: (row) => moment(row.timestamp) },
+      { title: "Time", of: (row) => moment(row.timestamp), time: true },
       { title: "Size", of: (row) => bytes(row.body.length), num: true },
       { title: "Headers", of: (row) => headersText(row.headers), wide: true },
       { title: "Data", of: (row) => preview(row.body.subarray(0, 160), row.body.length), wide: true },
@@ -292,7 +296,7 @@ function browse(node, own, signal) {
   const element = h(
     "section",
     { class: "panel bare", "aria-label": "Records" },
-    h("div", { class: "row inside" },
+    h("div", { class: "row inside tools" },
       h("button", { type: "button", onclick: () => go({ sequence: 0 }) }, "Oldest"), older, newer,
       h("button", { type: "button", onclick: () => newest() }, "Newest"), follow, sequence, time, filter),
     status,

@@ -8,6 +8,7 @@ from pathlib import Path
 from millpond import Config, Node, connect
 from millpond.node.client.connect import PROBE
 from millpond.node.config import LISTENERS
+from millpond.node.peers.identity import Identity
 from tests.node.processes import command_here, environment, serving
 
 OVERVIEW = 17
@@ -34,6 +35,21 @@ async def test_counters_grow_and_a_disk_that_fails_is_told_in_words(tmp_path: Pa
     assert after["memory"]["used"] < after["memory"]["max"]
     (found,) = failing["findings"]
     assert found["level"] == "bad" and "cannot write (no space)" in found["text"]
+
+
+async def test_peers_have_what_their_connections_move() -> None:
+    async with Node(Config(**OFF)) as node:  # type: ignore[arg-type]
+        url, identity = f"tcp://{node.listeners['p2p']}", Identity(bytes(range(32)))
+        async with (
+            connect(url, PROBE, window=0) as probe,
+            connect(url, "chat/1", identity=identity) as chat,
+            connect(url, "chat/2", identity=identity),
+        ):
+            (before,) = (await probe.admin(OVERVIEW, {}))["peers"]
+            await chat.put(b"x" * 1000)
+            (after,) = (await probe.admin(OVERVIEW, {}))["peers"]
+        assert (before["id"], before["connections"]) == (identity.id, 2)
+        assert 1000 < after["bytes"] - before["bytes"] < 1200
 
 
 def test_the_command_prints_a_link_and_ends_sessions() -> None:
