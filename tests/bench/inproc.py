@@ -403,8 +403,9 @@ def _frame(frame_type: int, flags: int, stream: int, payload: bytes) -> bytes:
 DATA, HEADERS, SETTINGS, WINDOW_UPDATE = 0, 1, 4, 8
 
 
-async def s2_session(row: str, slices: int, records: int) -> None:
-    """Appends of so many records of 1 KiB in one session over HTTP/2, a batch at a time."""
+async def s2_session(row: str, slices: int, records: int, *, reads: bool = False) -> None:
+    """Appends of so many records of 1 KiB in one session over HTTP/2, a batch at a time. `reads`:
+    what is timed is sessions that read ten such batches."""
     bench = Bench()
     receive, transport = bench.http_connection()
 
@@ -445,19 +446,39 @@ async def s2_session(row: str, slices: int, records: int) -> None:
     transport.take()
     body = AppendInput(records=[AppendRecord(body=b"x" * 1024)] * records).SerializeToString()
     message = (1 + len(body)).to_bytes(3, "big") + b"\0" + body
-    pieces = [message[at : at + 2**14] for at in range(0, len(message), 2**14)]
-    wire = b"".join([_frame(DATA, 0, 3, each) for each in pieces])
-    reads = [wire[at : at + 2**18] for at in range(0, len(wire), 2**18)]
-    taken = []
-    for _ in range(slices):
-        began = cpu_ns()
-        for each in reads[:-1]:
+    frames = [message[at : at + 2**14] for at in range(0, len(message), 2**14)]
+    wire = b"".join([_frame(DATA, 0, 3, each) for each in frames])
+    pieces = [wire[at : at + 2**18] for at in range(0, len(wire), 2**18)]
+    taken, batches = [], 10
+    for _ in range(batches if reads else slices):
+        began = 0 if reads else cpu_ns()
+        for each in pieces[:-1]:
             receive(each)
             bench.run_pass()
             await asyncio.sleep(0)
-        await give(reads[-1], lambda got: b"\0\0\0" in got and _answers(got) > 0)
+        await give(pieces[-1], lambda got: b"\0\0\0" in got and _answers(got) > 0)
+        taken.append(0 if reads else cpu_ns() - began)
+    if not reads:
+        report(row, taken, records)
+        return
+    taken, wanted = [], batches * len(body)
+    for at in range(slices):
+        path, number = f"/v1/streams/s/records?seq_num=0&count={batches * records}", 5 + 2 * at
+        opening = request(number, "GET", path, ("content-type", "s2s/proto"))
+        opening = opening[:4] + b"\5" + opening[5:]  # the request ends with its head
+        window = _frame(WINDOW_UPDATE, 0, 0, (wanted + 2**17).to_bytes(4, "big"))
+        got, began = 0, cpu_ns()
+        receive(opening + window)
+        while got < wanted:
+            bench.run_pass()
+            await asyncio.sleep(0)
+            got += sum(map(len, transport.written))
+            transport.written.clear()
         taken.append(cpu_ns() - began)
-    report(row, taken, records)
+        bench.run_pass()
+        await asyncio.sleep(0)
+        transport.take()
+    report(row, taken, batches * records)
 
 
 def _answers(got: bytes) -> int:
@@ -496,6 +517,7 @@ def rows(slices: int) -> Iterator[tuple[str, Callable[[str], Awaitable[object]]]
             ),
         )
     yield "s2-session", lambda row: s2_session(row, fewer, 1000)
+    yield "s2-read", lambda row: s2_session(row, fewer, 1000, reads=True)
 
 
 async def run(picked: set[str], slices: int) -> None:

@@ -11,6 +11,7 @@ from millpond.actors.streams.messages import (
     U64_MAX,
     Headers,
     PackedBodies,
+    PackedSlice,
     RecordColumns,
     RecordFilter,
     RecordFormat,
@@ -65,12 +66,14 @@ class AppendAck(msgspec.Struct, frozen=True, gc=False):
 class RecordBatch(msgspec.Struct, frozen=True, gc=False):
     """Records that a read found, ascending; without any it is a heartbeat, and has a tail.
 
-    `slices`, if there are any, are the same as `spans`.
+    `slices`, if there are any, are the same as `spans`; `packed`, if there are any, are in place of
+    `spans`.
     """
 
     spans: Sequence[RecordColumns] = ()
     tail: StreamPosition | None = None
     slices: Sequence[RecordSlice] = ()
+    packed: Sequence[PackedSlice] = ()
 
     def encoded(self, record_format: RecordFormat) -> list[bytes]:
         """The records as `record_format` writes them, in pieces."""

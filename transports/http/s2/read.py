@@ -90,11 +90,16 @@ async def records_from(
     incarnation: int,
     cipher: RecordCipher | None,
     view: m.RecordFilter = READ_VIEW,
+    measure: m.MeasureBodies | None = None,
 ) -> m.Records:
-    """The next records that the budget may show, in clear. Raises S2Error: 404 once the stream is
-    gone, even if there is another of its name; decryption_failed."""
+    """The next records that the budget may show, in clear; packed where `measure` can. Raises
+    S2Error: 404 once the stream is gone, even if there is another of its name; decryption_failed.
+    """
     kind, bytes_max = m.Read, max(budget.bytes_left, 1)
+    if not budget.takes_packed:
+        measure = None
     if cipher is not None:
+        measure = None
         kind, view = m.EncryptedRead, m.ALL_RECORDS
         bytes_max = cipher.stored_bytes(budget.count_left, bytes_max)
 
@@ -108,6 +113,7 @@ async def records_from(
             view,
             incarnation=incarnation,
             by_chunk=budget.is_bulk,
+            measure=measure,
         )
 
     reply = await cells.request(target.cell, make)

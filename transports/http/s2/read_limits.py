@@ -7,7 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from millpond.actors.positions import Position
-from millpond.actors.streams.messages import U64_MAX, RecordColumns, RecordFormat, RecordSlice
+from millpond.actors.streams.messages import (
+    U64_MAX,
+    PackedSlice,
+    RecordColumns,
+    RecordFormat,
+    RecordSlice,
+)
 from millpond.transports.http.s2.codecs.sse import EventId
 from millpond.transports.http.s2.errors import StreamPosition
 from millpond.transports.http.s2.model import (
@@ -83,6 +89,12 @@ class ReadBudget:
         return self._records_max > RECORDS_MAX
 
     @property
+    def takes_packed(self) -> bool:
+        """True: a read for `count_left` and `bytes_left` finds no record that may not be shown, so
+        its records need not be looked at."""
+        return self._until is None and not self.is_bulk
+
+    @property
     def event_id(self) -> EventId:
         """The position of the read after the last batch."""
         return EventId(self.last, self.count, self.metered)
@@ -133,6 +145,18 @@ class ReadBudget:
             self._end_if_spent(filling.count, filling.metered)
         if filling.count:
             yield self._give(filling, tail)
+
+    def packed_batch(
+        self, slices: Sequence[PackedSlice], tail: StreamPosition | None = None
+    ) -> RecordBatch:
+        """The next records as chunks keep them, as a read for `count_left` and `bytes_left` found
+        them: one batch."""
+        last = slices[-1]
+        self.count += sum([each.count for each in slices])
+        self.metered += sum([each.size for each in slices])
+        self.last = last.first + last.count - 1
+        self._end_if_spent(0, 0)
+        return RecordBatch(tail=tail, packed=slices)
 
     def _end(self, span: RecordColumns, size: int, filling: _Filling) -> int:
         """Up to where records of a span may be shown behind those that are not given yet."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from math import inf
 from typing import Protocol
@@ -34,7 +34,11 @@ NO_CACHE = (b"cache-control", b"no-cache, no-transform")
 
 
 class SessionEncoder(Protocol):
-    """The encoder of a read session: S2S frames or server-sent events."""
+    """The encoder of a read session: S2S frames or server-sent events. `measure`: it writes records
+    as chunks keep them, where this can measure them."""
+
+    @property
+    def measure(self) -> m.MeasureBodies | None: ...
 
     @property
     def headers(self) -> Sequence[tuple[bytes, bytes]]:
@@ -56,6 +60,7 @@ class SessionEncoder(Protocol):
 class S2sEncoder:
     """S2S: messages of protobuf in frames."""
 
+    measure = protobuf_codec.MEASURE
     headers = ((b"content-type", S2S), NO_CACHE)
 
     def __init__(self, compression: Compression) -> None:
@@ -78,6 +83,7 @@ class S2sEncoder:
 class ColumnEncoder(S2sEncoder):
     """Frames with the records by columns; a heartbeat has none."""
 
+    measure = None
     headers = ((b"content-type", columns_codec.MEDIA_TYPE), NO_CACHE)
 
     def batch(self, batch: RecordBatch, budget: ReadBudget) -> bytes:
@@ -94,6 +100,7 @@ class ColumnEncoder(S2sEncoder):
 class SseEncoder:
     """Server-sent events, with JSON in them. `now_ms`: of the heartbeats."""
 
+    measure = None
     headers = ((b"content-type", events.MEDIA_TYPE), NO_CACHE)
 
     def __init__(self, encoding: Format, context: S2Context) -> None:
@@ -242,22 +249,24 @@ class _Session:
                 found.incarnation,
                 self._cipher,
                 self._view,
+                self._encoder.measure,
             )
             if wait_until or records.size_bytes > METERED_MAX:
                 await hold_answer(2 * records.size_bytes)
             seek = Seek(SeekBy.SEQUENCE, sequence=records.next)
-            if records.spans:
+            has_records = bool(records.spans or records.packed)
+            if has_records:
                 await self._show(records)
                 if query.wait_s:
                     gives_up_at = now() + query.wait_s
             if self._context.request.active.is_draining:
                 await self._write_heartbeat(StreamPosition(records.tail, records.last_timestamp))
-            if records.spans and records.next < records.tail:
+            if has_records and records.next < records.tail:
                 wait_until = 0.0
                 continue
-            if not query.session_may_follow or (not records.spans and now() >= gives_up_at):
+            if not query.session_may_follow or (not has_records and now() >= gives_up_at):
                 return
-            if not records.spans or not self._is_at_tail:
+            if not has_records or not self._is_at_tail:
                 await self._write_heartbeat(StreamPosition(records.tail, records.last_timestamp))
             wait_until = min(now() + self._pause_s(), gives_up_at)
 
@@ -267,7 +276,12 @@ class _Session:
         if records.next >= records.tail:
             end = StreamPosition(records.tail, records.last_timestamp)
         budget, before = self._budget, self._budget.metered
-        for batch in budget.batches(records.spans, records.slices, end):
+        batches: Iterable[RecordBatch]
+        if records.packed:
+            batches = (budget.packed_batch(records.packed, end),)
+        else:
+            batches = budget.batches(records.spans, records.slices, end)
+        for batch in batches:
             await self._context.writer.write(self._encoder.batch(batch, budget))
         self._context.usage.of(self._target.basin).read_bytes += budget.metered - before
 

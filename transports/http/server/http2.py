@@ -19,7 +19,7 @@ from h2.events import Event
 from h2.exceptions import ProtocolError, StreamClosedError
 from h2.frame_buffer import FrameBuffer
 from h2.settings import SettingCodes, Settings
-from h2.stream import StreamState
+from h2.stream import StreamInputs, StreamState
 
 from millpond.transports.http.asgi import Headers
 from millpond.transports.http.server.exchange import Buffer, Exchange, ResponseHead
@@ -49,6 +49,8 @@ OVERSIZED_HEADS_MAX = 4
 PING = b"millpond"
 _PLAIN_DATA = b"\0\0"
 """Type and flags of a DATA frame behind which more of its stream comes."""
+_LAST_DATA = b"\0\1"
+"""The same of the last one."""
 _CONNECTION_ONLY = frozenset((b"connection", b"transfer-encoding", b"keep-alive"))
 
 
@@ -84,6 +86,25 @@ class _H2Connection(H2Connection):
             self._terminate_connection(error.error_code)
             raise
         return found
+
+    def body_frames(self, number: int, body: memoryview, *, is_last: bool) -> bytes:
+        """The DATA frames of a body that the windows have room for, in one piece, counted as
+        `send_data` counts them: that makes an object of each frame, and copies its bytes four
+        times. What waits to be sent has to be sent before them."""
+        stream, size, step = self.streams[number], len(body), self.max_outbound_frame_size
+        self.state_machine.process_input(ConnectionInputs.SEND_DATA)
+        stream.state_machine.process_input(StreamInputs.SEND_DATA)
+        if is_last:
+            stream.state_machine.process_input(StreamInputs.SEND_END_STREAM)
+        identifier = number.to_bytes(4, "big")
+        pieces: list[Buffer] = []
+        for at in range(0, size, step):
+            piece = body[at : at + step]
+            flags = _LAST_DATA if is_last and at + step >= size else _PLAIN_DATA
+            pieces += (b"%b%b%b" % (len(piece).to_bytes(3, "big"), flags, identifier), piece)
+        self.outbound_flow_control_window -= size
+        stream.outbound_flow_control_window -= size
+        return b"".join(pieces)
 
 
 class _H2StateMachine(H2ConnectionStateMachine):
@@ -525,21 +546,17 @@ class Http2:
             return b""
         connection, at, size = self._h2, 0, len(body)
         body = memoryview(body)
-        unflushed_bytes = 0
+        self._flush()
         while at < size and not self._wire.congested:
-            window = min(
-                connection.local_flow_control_window(number), connection.max_outbound_frame_size
-            )
+            window = connection.local_flow_control_window(number)
             if window <= 0:
                 break
-            piece = bytes(body[at : at + window])
-            at += len(piece)
-            connection.send_data(number, piece, end_stream=is_last and at == size)
-            self._spend(-1 - len(piece) // 1024)
-            unflushed_bytes += len(piece)
-            if unflushed_bytes >= PIECE_BYTES:
-                unflushed_bytes = 0
-                self._flush()
+            end = min(at + window, at + PIECE_BYTES, size)
+            piece = connection.body_frames(number, body[at:end], is_last=is_last and end == size)
+            self._wire.write(piece)
+            self._connection.wrote(len(piece))
+            self._spend(-((end - at) // 1024) - 1)
+            at = end
         return body[at:]
 
     def finished(self, exchange: Exchange) -> None:

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.actors.streams.messages import RecordColumns, RecordFormat
-from millpond.transports.http.s2.codecs.protobuf import RECORDS, encode_batch
+from millpond.actors.streams.messages import MeasureBodies, RecordColumns, RecordFormat
+from millpond.transports.http.s2.codecs.protobuf import MEASURE, RECORDS, encode_batch
 from millpond.transports.http.s2.codecs.sse import EventId
 from millpond.transports.http.s2.errors import StreamPosition
 from millpond.transports.http.s2.model import RecordBatch
 from millpond.transports.http.s2.read_limits import ReadBudget
+from tests.actors.streams.harness import streams_in
 from tests.transports.http.s2.samples import Record, metered_of, records_of, span_of
 
 MIB = 2**20
@@ -133,3 +134,37 @@ def test_whole_spans_are_sent_as_they_were_written_for_others() -> None:
     (batch,) = ReadBudget(3).batches(spans, shared)
     assert encode_batch(batch) == RECORDS.encode(spans[0]) + RECORDS.encode(span_of([b"c"], 2))
     assert [each.times for each in shared] == [1, 0]
+
+
+@pytest.mark.skipif(MEASURE is None, reason="records are packed by the native codecs")
+@given(
+    st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=20), min_size=1, max_size=8),
+    st.none() | st.integers(0, 90),
+    st.none() | st.integers(0, 900),
+    st.integers(1, 400),
+)
+def test_packed_records_are_those_that_a_budget_admits(
+    appends: list[list[int]], count: int | None, size: int | None, step: int
+) -> None:
+    """`step`: a read asks for so many bytes at most."""
+    with streams_in(None) as streams:
+        streams.create()
+        for sizes in appends:
+            streams.append(*[b"x" * each for each in sizes])
+        tail = sum(map(len, appends))
+
+        def batches(measure: MeasureBodies | None) -> tuple[bytes, EventId]:
+            budget, at, found = ReadBudget(count, size), 0, b""
+            while not budget.is_over and at < tail:
+                bytes_max = max(min(budget.bytes_left, step), 1)
+                records = streams.read(
+                    at, count=budget.count_left, bytes_max=bytes_max, measure=measure
+                )
+                at = records.next
+                if records.packed:
+                    found += encode_batch(budget.packed_batch(records.packed))
+                else:
+                    found += b"".join(map(encode_batch, budget.batches(records.spans)))
+            return found, budget.event_id
+
+        assert batches(MEASURE) == batches(None)

@@ -7,16 +7,22 @@ sixth of the time, and the bytes of a span serve every reader.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate, repeat
 
 from google.protobuf.message import DecodeError
 
-from millpond.actors.streams.messages import Headers, PackedBodies, RecordColumns
+from millpond.actors.streams.messages import (
+    Headers,
+    MeasureBodies,
+    PackedBodies,
+    RecordColumns,
+)
 from millpond.transports.http.s2 import s2_pb2
 from millpond.transports.http.s2.codecs.append_scan import PROTOBUF_BYTES_MAX, check_protobuf
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, StreamPosition
 from millpond.transports.http.s2.model import (
+    RECORD_BYTES,
     RECORDS_MAX,
     AppendAck,
     AppendInput,
@@ -112,6 +118,10 @@ def encode_ack(ack: AppendAck) -> bytes:
     )
 
 
+MEASURE: MeasureBodies | None = partial(native.measure_bodies, RECORD_BYTES) if is_native else None
+"""Of reads whose records are written as protobuf: they come packed where that is native."""
+
+
 def encode_batch(batch: RecordBatch) -> bytes:
     """A ReadBatch."""
     return b"".join(batch_pieces(batch))
@@ -119,7 +129,15 @@ def encode_batch(batch: RecordBatch) -> bytes:
 
 def batch_pieces(batch: RecordBatch) -> list[bytes]:
     """A ReadBatch, in pieces."""
-    pieces = batch.encoded(RECORDS)
+    if batch.packed:
+        pieces = [
+            native.write_packed_batch(
+                each.data, each.offset, each.count, each.first, each.timestamp
+            )
+            for each in batch.packed
+        ]
+    else:
+        pieces = batch.encoded(RECORDS)
     if batch.tail is not None:
         pieces.append(_field(b"\x12", batch.tail))
     return pieces
