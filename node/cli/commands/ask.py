@@ -18,7 +18,7 @@ from millpond.node.cli.byte_output import ByteOutput, add_byte_output
 from millpond.node.cli.connection import open_channel, run_in_loop
 from millpond.node.cli.exit_codes import ExitCode, Failure, until_signal, usage_error
 from millpond.node.cli.input import read_available, too_large
-from millpond.node.cli.options.node import add_channel, add_node_options, positive
+from millpond.node.cli.options.node import add_channel, add_node_options, add_reconnect, positive
 from millpond.node.cli.options.units import seconds
 from millpond.node.cli.output import data_field, print_json
 from millpond.node.client.channel import Message
@@ -46,7 +46,6 @@ which. If it ends with another code than 0, the client that asked is told that i
 last line of its stderr. Messages that are no questions are left to others. It goes on until Ctrl-C.
 """
 TIMEOUT_S, RUN_S = 10.0, 60.0
-RECONNECT_S = 30.0
 TEXT_MAX = 500
 
 
@@ -75,13 +74,7 @@ def add_parser(subparsers: Any) -> None:
         default=RUN_S,
         help="end a program after S seconds; the question has failed (default %(default)g)",
     )
-    reply.add_argument(
-        "--reconnect",
-        type=seconds,
-        metavar="S",
-        default=RECONNECT_S,
-        help="reconnect for S seconds after a lost connection (default %(default)g)",
-    )
+    add_reconnect(reply)
 
 
 def _add(subparsers: Any, name: str, summary: str, epilog: str) -> argparse.ArgumentParser:

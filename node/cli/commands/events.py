@@ -15,7 +15,7 @@ import anyio
 from millpond.actors.errors import OutcomeUnknown
 from millpond.node.cli.connection import EVENTS, open_channel, run_in_loop
 from millpond.node.cli.exit_codes import ExitCode, until_signal
-from millpond.node.cli.options.node import add_node_options, positive
+from millpond.node.cli.options.node import RECONNECT_S, add_node_options, positive
 from millpond.node.cli.options.units import seconds
 from millpond.node.cli.output import json_line, print_line, printable, write_async
 from millpond.node.cli.style import DIM, RED, YELLOW, has_styles, styled
@@ -37,7 +37,6 @@ came faster than they were read, a line says how many are missing.
 Requires the right `admin`, which every local client has if there is no token file.
 """
 POLL_S = 0.25
-RECONNECT_S = 30.0
 ALL = 2**31
 COLOURS = {"error": RED, "critical": RED, "warning": YELLOW}
 

@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from millpond.node.cli.exit_codes import ExitCode, usage_error
-from millpond.node.cli.options.node import add_channel, add_node_options, u32
+from millpond.node.cli.options.node import add_channel, add_node_options, add_reconnect, u32
 from millpond.node.cli.options.units import seconds, whole_seconds
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.cli.token_file import read_token
@@ -42,7 +42,6 @@ The id is printed when the node has stored the message with the promised durabil
 With --to the node stores the message until the peer has it. The peer's node accepts it in a channel
 that it opens to contacts (`millpond serve --peer-channel notes`), and refuses it otherwise.
 """
-RECONNECT_S = 30.0
 STDIN = 0
 CHUNK_BYTES = 65_536
 DURABILITIES = ("memory", "os", "disk")
@@ -82,12 +81,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--timeout", type=seconds, metavar="S", help="give up after S seconds, with exit code 3"
     )
-    parser.add_argument(
-        "--reconnect",
-        type=seconds,
-        metavar="S",
-        default=RECONNECT_S,
-        help="how long a lost connection may be away (default %(default)g); nothing is put twice",
+    add_reconnect(
+        parser,
+        "how long a lost connection may be away (default %(default)g); nothing is put twice",
     )
     add_node_options(parser)
 

@@ -16,7 +16,7 @@ from millpond.actors.messages import Mode
 from millpond.node.cli.byte_output import ByteOutput, add_byte_output
 from millpond.node.cli.connection import open_channel, run_in_loop
 from millpond.node.cli.exit_codes import ExitCode, until_signal, usage_error
-from millpond.node.cli.options.node import add_node_options, channel_name, positive
+from millpond.node.cli.options.node import add_node_options, add_reconnect, channel_name, positive
 from millpond.node.cli.options.units import seconds
 from millpond.node.cli.output import data_field
 from millpond.node.cli.progress import Progress
@@ -44,7 +44,6 @@ stay there, too.
 In a name `*` is any text, `?` any character and `[ab]` one of these. With such a name, or several,
 --json has the channel of each message.
 """
-RECONNECT_S = 30.0
 WINDOW = 32
 WINDOW_MAX = 2**16 - 1
 
@@ -78,13 +77,7 @@ def add_parser(subparsers: Any) -> None:
         help=f"most unacknowledged messages (default {WINDOW} or -n; queue: 1)",
     )
     parser.add_argument("--mode", choices=("pair", "fanout", "queue"), help="required channel mode")
-    parser.add_argument(
-        "--reconnect",
-        type=seconds,
-        metavar="S",
-        default=RECONNECT_S,
-        help="reconnect for S seconds after a lost connection (default %(default)g)",
-    )
+    add_reconnect(parser)
     add_node_options(parser)
 
 

@@ -15,7 +15,7 @@ import msgspec
 from millpond.actors.state.events import ChangeEvent, Control, ControlEvent, Operation, decode_raw
 from millpond.node.cli.connection import run_in_loop
 from millpond.node.cli.exit_codes import ExitCode, Failure, until_signal
-from millpond.node.cli.options.node import add_node_options, add_timeout, positive
+from millpond.node.cli.options.node import add_node_options, add_reconnect, add_timeout, positive
 from millpond.node.cli.options.units import seconds
 from millpond.node.cli.output import data_field, print_json, printable, write_async
 from millpond.node.cli.parser import Parser, action
@@ -59,7 +59,6 @@ examples:
 A line `= POSITION` (--json: {"live": "POSITION"}) separates values from changes. The command
 reconnects after a lost connection. Exit code 3: fewer than -n changes within --timeout.
 """
-RECONNECT_S = 30.0
 
 
 def add_parser(subparsers: Any) -> None:
@@ -92,13 +91,7 @@ def add_parser(subparsers: Any) -> None:
     follow.add_argument(
         "--timeout", type=seconds, metavar="S", help="end after S seconds, with exit code 3"
     )
-    follow.add_argument(
-        "--reconnect",
-        type=seconds,
-        metavar="S",
-        default=RECONNECT_S,
-        help="reconnect for S seconds after a lost connection (default %(default)g)",
-    )
+    add_reconnect(follow)
     add_node_options(follow)
     follow.set_defaults(work=_run_follow)
 

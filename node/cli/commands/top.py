@@ -15,7 +15,7 @@ import anyio
 from millpond.actors.errors import OutcomeUnknown
 from millpond.node.cli.connection import ACTIVITY, open_channel, run_in_loop
 from millpond.node.cli.exit_codes import ExitCode, until_signal
-from millpond.node.cli.options.node import add_node_options, positive
+from millpond.node.cli.options.node import RECONNECT_S, add_node_options, positive
 from millpond.node.cli.options.units import seconds
 from millpond.node.cli.output import print_json, printable, size_text, write_async
 from millpond.node.cli.style import BOLD, DIM, RED, fitted, has_styles, padded, styled
@@ -36,7 +36,6 @@ Requires the right `admin`, which every local client has if there is no token fi
 """
 INTERVAL_S, INTERVAL_S_MIN = 2.0, 0.1
 FIRST_S = 1.0
-RECONNECT_S = 30.0
 ROWS = 10
 ROWS_MAX = 50
 NAME_COLUMNS_MIN = 12

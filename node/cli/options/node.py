@@ -11,6 +11,8 @@ from millpond.node.cli.options.tls import add_plain_option, add_tls_options
 from millpond.node.cli.options.units import U32_MAX, seconds
 
 TIMEOUT_S = 10.0
+RECONNECT_S = 30.0
+RECONNECT_HELP = "reconnect for S seconds after a lost connection (default %(default)g)"
 U64_MAX = 2**64 - 1
 NAME_BYTES_MAX, DEAD = 250, b"!dead"
 
@@ -60,6 +62,11 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
         default=TIMEOUT_S,
         help="give up after S seconds, with exit code 3 (default %(default)g)",
     )
+
+
+def add_reconnect(parser: argparse.ArgumentParser, text: str = RECONNECT_HELP) -> None:
+    """Add `--reconnect`, in seconds; `text` is its help."""
+    parser.add_argument("--reconnect", type=seconds, metavar="S", default=RECONNECT_S, help=text)
 
 
 def add_channel(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:

@@ -19,7 +19,7 @@ from millpond.node.cli.connection import explain, run_in_loop
 from millpond.node.cli.exit_codes import ExitCode, Failure, first_cause, until_signal, usage_error
 from millpond.node.cli.input import STDIN, read_available, read_line_groups, too_large
 from millpond.node.cli.jsonl import BadLine
-from millpond.node.cli.options.node import add_node_options, positive
+from millpond.node.cli.options.node import add_node_options, add_reconnect, positive
 from millpond.node.cli.options.units import seconds
 from millpond.node.cli.output import print_json, write_async
 from millpond.node.cli.parser import action
@@ -45,7 +45,6 @@ The sequence of each record is printed when the node has stored it with the prom
 --json prints an object for each append. Lines that arrive together are appended together, up to
 --batch. After a failure all printed records are stored; stderr names those with unknown outcome.
 """
-RECONNECT_S = 30.0
 RECORD_BYTES = 16
 """The bytes of a record, and of each header, in a packet besides their content."""
 GROUPS_AHEAD = 4
@@ -102,13 +101,7 @@ def add_records(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", type=seconds, metavar="S", help="give up after S seconds, with exit code 3"
     )
-    parser.add_argument(
-        "--reconnect",
-        type=seconds,
-        metavar="S",
-        default=RECONNECT_S,
-        help="reconnect for S seconds after a lost connection (default %(default)g)",
-    )
+    add_reconnect(parser)
     add_node_options(parser)
 
 

@@ -13,7 +13,7 @@ import anyio
 
 from millpond.node.cli.connection import run_in_loop
 from millpond.node.cli.exit_codes import ExitCode, until_signal
-from millpond.node.cli.options.node import add_node_options, positive
+from millpond.node.cli.options.node import add_node_options, add_reconnect, positive
 from millpond.node.cli.options.units import seconds
 from millpond.node.cli.output import write_async
 from millpond.node.cli.parser import action
@@ -43,7 +43,6 @@ examples:
   millpond stream tail orders            the last ten records
   millpond stream tail orders -n 0 -f    only new records, until Ctrl-C
 """
-RECONNECT_S = 30.0
 
 Choose = Callable[[Streams], Awaitable[Stream]]
 
@@ -83,13 +82,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", type=seconds, metavar="S", help="end after S seconds, with exit code 3"
     )
-    parser.add_argument(
-        "--reconnect",
-        type=seconds,
-        metavar="S",
-        default=RECONNECT_S,
-        help="reconnect for S seconds after a lost connection (default %(default)g)",
-    )
+    add_reconnect(parser)
     add_node_options(parser)
 
 
