@@ -23,7 +23,7 @@ export class Sampler extends EventTarget {
     this.node = node;
     this.last = null;
     this.points = [];
-    /** What the connections of peers move, by their ids. */
+    /** The traffic of peers' connections, by their ids. */
     this.peers = new Map();
   }
 

@@ -13,7 +13,7 @@ const EVERY_MS = 4000;
 const TRUST = { verified: "verified", added: "not verified", pinned: "seen, not added", relay: "relay", blocked: "blocked" };
 const KINDS = { verified: "good", added: "warn", pinned: "warn", relay: "info", blocked: "bad" };
 
-/** What the open connections of a peer move. */
+/** The traffic of a peer's open connections. */
 export function movesOf(traffic) {
   return traffic === undefined || traffic.rate === null ? "" : `${bytes(traffic.rate)}/s`;
 }
