@@ -90,7 +90,7 @@ class _H2Connection(H2Connection):
     def body_frames(self, number: int, body: memoryview, *, is_last: bool) -> bytes:
         """The DATA frames of a body that the windows have room for, in one piece, counted as
         `send_data` counts them: that makes an object of each frame, and copies its bytes four
-        times. What waits to be sent has to be sent before them."""
+        times. Waiting data has to be sent before them."""
         stream, size, step = self.streams[number], len(body), self.max_outbound_frame_size
         self.state_machine.process_input(ConnectionInputs.SEND_DATA)
         stream.state_machine.process_input(StreamInputs.SEND_DATA)
