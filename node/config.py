@@ -231,6 +231,8 @@ class Config:
     """Keep first chat messages of unknown senders that have the node's card as requests, up to 4 of
     each of 32 senders, until they are accepted, ignored or blocked (`millpond chat requests`).
     Without it they are dropped."""
+    chat_typing: bool = True
+    """Tell a contact whose node is connected when somebody writes a chat message to it."""
     allow_plain_peers: bool = False
     """Exchange messages with peers on other machines without TLS where they have none (earlier
     versions). An attacker on the way can then swallow messages and forge receipts. Without it a

@@ -136,7 +136,13 @@ class PeerServices:
         self._connections.open_to_peers(self.keyring.identity, self.peer_requests.ask)
         for name in [name for name in self._scheduler.cells if is_mailbox(name)]:
             self.outbox.message_arrived(name)
-        self.chat = Chat(self.outbox, self._local_stream, self.message_requests, self._invites)
+        self.chat = Chat(
+            self.outbox,
+            self._local_stream,
+            self.message_requests,
+            self._invites,
+            tells_typing=self._config.chat_typing,
+        )
         self.chat.register(self.peer_requests)
         return self.keyring
 

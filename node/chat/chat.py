@@ -56,7 +56,8 @@ CONVERSATIONS_MAX = 1000
 
 
 class Chat:
-    """The chat of a node; `run` is its task. `stream` opens the local stream of a name."""
+    """The chat of a node; `run` is its task. `stream` opens the local stream of a name.
+    `tells_typing`: contacts are told that somebody writes to them."""
 
     def __init__(
         self,
@@ -64,8 +65,11 @@ class Chat:
         stream: Callable[[bytes], LocalStream],
         message_requests: MessageRequests,
         invites: Invites,
+        *,
+        tells_typing: bool = True,
     ) -> None:
         self._outbox = outbox
+        self._tells_typing = tells_typing
         self._invites = invites
         self._message_requests = message_requests
         self._open_stream = stream
@@ -78,11 +82,12 @@ class Chat:
         outbox.context.book.on_change(self._on_book_change)
 
     def register(self, peer_requests: PeerRequests) -> None:
-        """Add the handlers of operations 7 to 9, 12 to 14, 24 to 27 and 30."""
+        """Add the handlers of operations 7 to 9, 12 to 14, 24 to 27, 30 and 31."""
         peer_requests.register(PeerOperation.CHAT_SEND, self._send)
         peer_requests.register(PeerOperation.CHATS, self._chats)
         peer_requests.register(PeerOperation.CHAT_READ, self._read)
         peer_requests.register(PeerOperation.CHAT_SEARCH, self._find)
+        peer_requests.register(PeerOperation.CHAT_TYPING, self._typing)
         peer_requests.register(PeerOperation.CHAT_REQUESTS, self._list_requests)
         peer_requests.register(PeerOperation.CHAT_ACCEPT, self._accept)
         peer_requests.register(PeerOperation.CHAT_REFUSE, self._refuse)
@@ -195,6 +200,13 @@ class Chat:
             raise Malformed("sequence is out of range")
         unread = await self._task_of(request.peer).mark_read(request.sequence)
         return write_body(b.ChatReadAnswer(unread))
+
+    async def _typing(self, body: bytes) -> bytes:
+        request = read_body(body, b.ChatTypingRequest)
+        task = self._task_of(request.peer)
+        if self._tells_typing:
+            await task.send_typing()
+        return write_body(Nothing())
 
     async def _find(self, body: bytes) -> bytes:
         request = read_body(body, b.ChatSearchRequest)
@@ -379,6 +391,7 @@ class Chat:
             info.unread, info.waiting = conversation.unread, len(conversation.waiting)
             info.last = _preview(conversation.last)
             info.accepted |= conversation.is_answered
+        info.typing = task is not None and task.is_peer_typing
         return info
 
     def _has_answered(self, peer: bytes) -> bool:

@@ -11,7 +11,7 @@ from millpond.node.chat.actions import REACTION_BYTES_MAX, Action, said_text
 from millpond.node.chat.conversation import Conversation
 from millpond.node.chat.conversation_log import ConversationLog
 from millpond.node.chat.local_stream import LocalStream
-from millpond.node.chat.payloads import LINE_DIGITS, TEXT_BYTES_MAX
+from millpond.node.chat.payloads import LINE_DIGITS, TEXT_BYTES_MAX, TYPING
 from millpond.node.chat.receiver import OnIntroduction, Receiver
 from millpond.node.chat.records import State
 from millpond.node.chat.sender import Sender
@@ -116,8 +116,20 @@ class ConversationTask:
                 await history.append(conversation, [record])
                 own = conversation.own_message(uuid)
         assert own is not None
+        self._sender.typing_ended()
         self._sender.message_added()
         return own.sequence
+
+    @property
+    def is_peer_typing(self) -> bool:
+        """True while the peer writes."""
+        return self._receiver.typing_until > self._history.now()
+
+    async def send_typing(self) -> None:
+        """Tell the peer that somebody writes to it, if its node is connected and understands it."""
+        is_online = self._outbox.presence.last_seen(self.peer).is_online
+        if is_online and TYPING in self._receiver.peer_knows:
+            await self._sender.send_typing()
 
     async def accept_invite(self, uuid: str, secret: str) -> None:
         """Store that an invite of the peer is accepted; the peer is then told. A second call with

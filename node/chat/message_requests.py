@@ -20,7 +20,6 @@ from millpond.actors.messages import Put
 from millpond.node.chat.invites import Invites
 from millpond.node.chat.payloads import (
     Introduction,
-    Receipt,
     Text,
     UnknownPayload,
     decode_payload,
@@ -349,4 +348,4 @@ def _payload_of(sender: bytes, content: Content) -> Text | Introduction | None:
         payload = decode_payload(content.body)
     except UnknownPayload:
         return None
-    return None if isinstance(payload, Receipt) else payload
+    return payload if isinstance(payload, Text | Introduction) else None

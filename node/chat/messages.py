@@ -1,4 +1,4 @@
-"""The bodies of operations 7 to 9, 12 to 14 and 30 of packets 94 and 95 (docs/guides/chat.md):
+"""The bodies of operations 7 to 9, 12 to 14, 30 and 31 of packets 94 and 95 (docs/guides/chat.md):
 MessagePack maps."""
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ class ChatInfo(msgspec.Struct):
 
     It is stored in the stream `stream`, whose next sequence is `tail`: 0 for an empty conversation.
     `read` is the sequence of the first unread record, followed by `unread` messages of the peer.
-    `waiting` messages of this node are not sealed yet. `here`, `seen_at` and `key_changed` as in
-    PEERS. `accepted` is False as long as nothing that the peer has signed for this node has come.
+    `waiting` messages of this node are not sealed yet. `typing`: the peer writes now. `here`,
+    `seen_at` and `key_changed` as in PEERS. `accepted` is False as long as nothing that the peer
+    has signed for this node has come.
     """
 
     name: str
@@ -70,6 +71,7 @@ class ChatInfo(msgspec.Struct):
     last: LastMessage | None
     accepted: bool = True
     key_changed: bool = False
+    typing: bool = False
 
 
 class ChatsAnswer(msgspec.Struct):
@@ -216,3 +218,9 @@ class ChatSearchAnswer(msgspec.Struct):
     more: bool
     indexing: bool
     left_out: bool
+
+
+class ChatTypingRequest(msgspec.Struct):
+    """Somebody writes a message to `peer` at this moment."""
+
+    peer: str

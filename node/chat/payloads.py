@@ -1,10 +1,12 @@
-"""Payloads of chat messages in envelopes: texts, receipts for them, and introductions. JSON.
+"""Payloads of chat messages in envelopes: texts, receipts for them, introductions, and notices
+that somebody writes. JSON.
 
     {"kind":"text","line":"5f3a9c01","n":1,"at":1763683200000,"text":"hi"}
     {"kind":"text","line":"5f3a9c01","n":2,"at":1763683260000,"text":"hello","action":"edit",
      "about":"00112233445566778899aabbccddeeff"}
     {"kind":"receipt","state":"delivered","of":["00112233445566778899aabbccddeeff"]}
     {"kind":"introduction","secret":"000102030405060708090a0b0c0d0e0f","card":"millpond:..."}
+    {"kind":"typing"}
 
 The uuid of a text is that of its envelope. Readers pass over fields that they do not know.
 """
@@ -23,8 +25,14 @@ TEXT_BYTES_MAX = 32 * 1024
 RECEIPTS_MAX = 64
 """The most uuids in one receipt."""
 LINE_DIGITS = 8
+KNOWN_MAX = 32
+"""The most kinds of payloads that a receipt names."""
+TYPING = "typing"
+KNOWN = (TYPING,)
+"""The kinds that receipts of this version name."""
 
 Uuid = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
+KindName = Annotated[str, msgspec.Meta(max_length=32)]
 
 
 class Text(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="text"):
@@ -41,17 +49,19 @@ class Text(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", ta
     about: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{32})?$")] = ""
 
 
-class Receipt(msgspec.Struct, frozen=True, tag_field="kind", tag="receipt"):
-    """A receipt: these messages are delivered, or read."""
+class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="receipt"):
+    """A receipt: these messages are delivered, or read. `knows`: the kinds, beyond those of the
+    first version, that its sender understands."""
 
     state: Literal["delivered", "read"]
     of: Annotated[list[Uuid], msgspec.Meta(max_length=RECEIPTS_MAX)]
+    knows: Annotated[tuple[KindName, ...], msgspec.Meta(max_length=KNOWN_MAX)] = ()
 
     @classmethod
-    def of_state(cls, state: State, uuids: list[str]) -> Receipt:
+    def of_state(cls, state: State, uuids: list[str], knows: tuple[str, ...] = ()) -> Receipt:
         """A receipt for `state`, which is delivered or read."""
         assert state in (State.DELIVERED, State.READ)
-        return cls("read" if state is State.READ else "delivered", uuids)
+        return cls("read" if state is State.READ else "delivered", uuids, knows)
 
     @property
     def new_state(self) -> State:
@@ -70,7 +80,12 @@ class Introduction(msgspec.Struct, frozen=True, tag_field="kind", tag="introduct
         return "<Introduction>"
 
 
-Payload = Text | Receipt | Introduction
+class Typing(msgspec.Struct, frozen=True, tag_field="kind", tag=TYPING):
+    """A notice that the sender writes at this moment; it goes only to a peer that `knows` it, and
+    is in no history."""
+
+
+Payload = Text | Receipt | Introduction | Typing
 
 
 class UnknownPayload(ValueError):

@@ -17,6 +17,7 @@ from millpond.node.chat.payloads import (
     Payload,
     Receipt,
     Text,
+    Typing,
     UnknownPayload,
     decode_payload,
 )
@@ -29,6 +30,8 @@ from millpond.node.peers.identity import peer_id
 log = logging.getLogger(__name__)
 
 WINDOW = 64
+TYPING_S = 8.0
+"""The time for which a notice that the peer writes is shown."""
 UNKNOWN_PAYLOAD = "a message came that this version does not understand"
 INTRODUCED = "accepted your invite"
 NOT_INTRODUCED = "used an invite that is not open: it was used before, has expired, or is not yours"
@@ -60,6 +63,10 @@ class Receiver:
         on_stored: Callable[[], None],
         on_introduction: OnIntroduction,
     ) -> None:
+        self.peer_knows: tuple[str, ...] = ()
+        """The kinds that the peer understands, by its last receipt in this run."""
+        self.typing_until = 0.0
+        """The peer writes, until then."""
         self._on_introduction = on_introduction
         self._peer = peer
         self._outbox = outbox
@@ -109,10 +116,14 @@ class Receiver:
                 if len(pushes) > 1 or conversation.is_seen(uuid):
                     continue
                 match payload:
+                    case Typing():
+                        self.typing_until = now + TYPING_S
                     case Text():
+                        self.typing_until = 0.0
                         records += conversation.receive(uuid, payload, now)
                     case Receipt():
                         changes += [(of, payload.new_state) for of in payload.of]
+                        self.peer_knows = payload.knows
                     case Introduction():
                         is_ours = await self._on_introduction(self._peer, payload)
                         said = INTRODUCED if is_ours else NOT_INTRODUCED

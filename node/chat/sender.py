@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from math import inf
 
 from millpond.actors.errors import (
     DataTooLarge,
@@ -15,7 +16,14 @@ from millpond.actors.errors import (
 )
 from millpond.node.chat.conversation import Conversation, OwnMessage, PendingReceipts
 from millpond.node.chat.conversation_log import ConversationLog
-from millpond.node.chat.payloads import RECEIPTS_MAX, Introduction, Receipt, encode_payload
+from millpond.node.chat.payloads import (
+    KNOWN,
+    RECEIPTS_MAX,
+    Introduction,
+    Receipt,
+    Typing,
+    encode_payload,
+)
 from millpond.node.chat.records import State, conversation_stream
 from millpond.node.outbox.context import Wakeup
 from millpond.node.outbox.outbox import Outbox
@@ -26,6 +34,8 @@ log = logging.getLogger(__name__)
 SEALED_AT_ONCE = 16
 RETRY_S = 5.0
 CHECK_S = 60.0
+TYPING_EVERY_S = 4.0
+TYPING_TTL_S = 10.0
 PERMANENT = (DataTooLarge, EmptyData, NotAllowed)
 
 
@@ -41,6 +51,7 @@ class Sender:
     ) -> None:
         """`own_card` makes the card of this node, for introductions."""
         self._own_card = own_card
+        self._typing_sent_at = -inf
         self.message_added = Wakeup()
         self.receipt_due = Wakeup()
         self._peer = peer
@@ -66,6 +77,22 @@ class Sender:
             )
             if retry_s:
                 await self.receipt_due.wait(retry_s)
+
+    async def send_typing(self) -> None:
+        """Tell the peer that somebody writes to it, unless it was told a moment ago."""
+        now = self._history.now()
+        if now < self._typing_sent_at + TYPING_EVERY_S:
+            return
+        self._typing_sent_at = now
+        try:
+            plaintext = encode_payload(Typing())
+            await self._outbox.send(self._peer, self._channel, plaintext, TYPING_TTL_S)
+        except RequestError as error:
+            log.debug("typing not told: to=%s: %s", peer_id(self._peer), error)
+
+    def typing_ended(self) -> None:
+        """A message was written: the next notice is about another one."""
+        self._typing_sent_at = -inf
 
     async def _send_waiting(self, conversation: Conversation) -> float:
         """Seal some of the waiting messages; returns the delay before the next ones."""
@@ -101,7 +128,7 @@ class Sender:
         return State.KEPT
 
     async def _send_receipt(self, conversation: Conversation, pending: PendingReceipts) -> float:
-        plaintext = encode_payload(Receipt.of_state(pending.state, pending.uuids))
+        plaintext = encode_payload(Receipt.of_state(pending.state, pending.uuids, KNOWN))
         try:
             await self._outbox.send(self._peer, self._channel, plaintext)
         except (NoPrekey, UnknownPeer):

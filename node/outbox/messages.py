@@ -35,6 +35,7 @@ class PeerOperation(IntEnum):
     PEER_BLOCK = 28
     PEER_VERIFY = 29
     CHAT_SEARCH = 30
+    CHAT_TYPING = 31
 
 
 class Nothing(msgspec.Struct):

@@ -15,7 +15,7 @@ HTML, CSS = "text/html; charset=utf-8", "text/css; charset=utf-8"
 SCRIPT, ICON, JSON = "text/javascript; charset=utf-8", "image/svg+xml", "application/json"
 SCRIPTS = (
     *("chat", "conversation", "elements", "format", "frame", "home", "login", "msgpack", "p2p"),
-    *("peer_list", "rows", "search", "sheets", "timeline"),
+    *("peer_list", "rows", "search", "sheets", "tabs", "timeline"),
 )
 FILES = {
     "/": ("index.html", HTML),

@@ -52,7 +52,9 @@ class Failure(AssertionError):
 
 
 class Tab:
-    """A page of its own; no two share what browsers keep."""
+    """A page of its own; tabs of one `context` alone share the memory of the browser."""
+
+    context: str
 
     def __init__(self, browser: Browser, session: str, target: str) -> None:
         self.errors: list[str] = []
@@ -203,13 +205,17 @@ class Browser:
             raise Failure(f"{method}: {answer['error']['message']}")
         return answer["result"]
 
-    async def tab(self) -> Tab:
-        """A new one, with a memory of its own."""
-        context = (await self.call("Target.createBrowserContext"))["browserContextId"]
+    async def tab(self, beside: Tab | None = None) -> Tab:
+        """A new one, with a memory of its own, or with that of another one."""
+        if beside is None:
+            context = (await self.call("Target.createBrowserContext"))["browserContextId"]
+        else:
+            context = beside.context
         where = {"url": "about:blank", "browserContextId": context}
         target = (await self.call("Target.createTarget", **where))["targetId"]
         told = await self.call("Target.attachToTarget", targetId=target, flatten=True)
         tab = self._tabs[told["sessionId"]] = Tab(self, told["sessionId"], target)
+        tab.context = context
         for domain in ("Page", "Runtime", "Log", "Network"):
             await tab.call(f"{domain}.enable")
         await tab.call("Emulation.setFocusEmulationEnabled", enabled=True)

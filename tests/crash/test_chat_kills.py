@@ -1,19 +1,24 @@
-"""kill -9 of either node or the relay at any time loses no accepted message of a chat, nor the
-answer to an invite, and shows none twice or out of order (docs/guides/chat.md; PA-32, PS-13)."""
+"""kill -9 of either node or the relay at any time loses no accepted message, edit, deletion or
+reaction of a chat, nor the answer to an invite, and shows none twice or out of order
+(docs/guides/chat.md; PA-32, PS-13)."""
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from random import Random
 
 import anyio
 import pytest
 
+from millpond.node.chat.actions import Action, said_text
 from millpond.node.chat.messages import ChatInfo
 from millpond.node.chat.records import Kind
 from millpond.node.cli.chat.client import ChatClient
+from millpond.node.cli.chat.shown_messages import ShownMessages
 from millpond.node.cli.exit_codes import Failure
 from millpond.node.client.connect import PROBE, connect
 from tests.node.chat.chat_processes import ChatProcess
@@ -25,6 +30,12 @@ KILLS = 6
 PAUSE_S = 0.4, 1.6
 SAID_S = 0.02
 SETTLED_S = 60.0
+CHANGES = (
+    (2, Action.EDIT, "edited"),
+    (3, Action.REACT, "\N{WAVING HAND SIGN}"),
+    (5, Action.DELETE, ""),
+)
+"""Every so many texts are changed so."""
 
 
 @pytest.fixture
@@ -47,11 +58,16 @@ class Mortal:
         self.node = self._stack.enter_context(self.friend.serving())
 
 
+Said = tuple[str, str, str]
+"""A message: its text, its action, and the uuid of the message that it is about."""
+
+
 class Writer:
-    """Says one thing after another, each when the one before was accepted."""
+    """Says one thing after another, each when the one before was accepted: texts, of which some are
+    edited, some are deleted, and some get a reaction."""
 
     def __init__(self, me: ChatProcess, other: ChatProcess) -> None:
-        self.accepted: list[str] = []
+        self.accepted: list[Said] = []
         self.is_over = False
         self._me = me
         self._other = other
@@ -60,10 +76,18 @@ class Writer:
         async with connect(f"tcp://{self._me.address}", PROBE, role="consumer") as channel:
             asking = ChatClient(channel)
             chat = await met(asking, self._other)
-            while not self.is_over:
-                text = f"{self._me.name} says {len(self.accepted)}"
-                await asking.say(chat, text)
-                self.accepted.append(text)
+            for number in count():
+                if self.is_over:
+                    return
+                uuid = os.urandom(16)
+                text = f"{self._me.name} says {number}"
+                await asking.say(chat, text, uuid=uuid)
+                self.accepted.append((text, "", ""))
+                for every, action, new in CHANGES:
+                    if number % every == 0:
+                        await asking.say(chat, new, action, uuid.hex())
+                        said = said_text(action, new)
+                        self.accepted.append((said, action.value, uuid.hex()))
                 await anyio.sleep(SAID_S)
 
 
@@ -89,11 +113,23 @@ async def notes(me: ChatProcess, other: ChatProcess) -> list[str]:
         return [record.text for _, record in page if record.kind is Kind.NOTE]
 
 
-async def received(me: ChatProcess, other: ChatProcess) -> list[str]:
+async def received(me: ChatProcess, other: ChatProcess) -> list[Said]:
     async with connect(f"tcp://{me.address}", PROBE, role="consumer", wait_s=10.0) as channel:
         asking = ChatClient(channel)
         page = await asking.history(await asking.chat_with(other.name), 0)
-        return [record.text for _, record in page if record.kind is Kind.IN]
+        came = [record for _, record in page if record.kind is Kind.IN]
+        return [(each.text, each.action, each.about) for each in came]
+
+
+async def as_shown(me: ChatProcess, other: ChatProcess) -> dict[str, tuple[str, bool]]:
+    """The messages of a conversation as they are now, by uuid."""
+    async with connect(f"tcp://{me.address}", PROBE, role="consumer", wait_s=10.0) as channel:
+        asking, messages = ChatClient(channel), ShownMessages()
+        page = await asking.history(await asking.chat_with(other.name), 0)
+        for _, record in page:
+            messages.learn(record)
+        found = [*messages.latest(Kind.IN), *messages.latest(Kind.OUT)]
+        return {each.uuid: (each.text, bool(each.reactions)) for each in found}
 
 
 @pytest.mark.parametrize("seed", [1])
@@ -127,6 +163,7 @@ async def test_kills_lose_nothing_and_show_nothing_twice(tmp_path: Path, seed: i
                     await anyio.lowlevel.checkpoint()
         assert await received(bob, alice) == alices.accepted
         assert await received(alice, bob) == bobs.accepted
+        assert await as_shown(alice, bob) == await as_shown(bob, alice)
         said = await notes(alice, bob)
         assert [each for each in said if "invite" in each] == ["accepted your invite"]
         assert len(alices.accepted) > KILLS and len(bobs.accepted) > KILLS

@@ -39,7 +39,16 @@ from millpond.actors.subscriptions.messages import SHOWN_MAX
 from millpond.node import activity, admin, events, log_handler
 from millpond.node.backup import service as backup_service
 from millpond.node.backup import snapshots as backup_snapshots
-from millpond.node.chat import actions, invites, message_requests, search, search_index
+from millpond.node.chat import (
+    actions,
+    invites,
+    message_requests,
+    payloads,
+    receiver,
+    search,
+    search_index,
+    sender,
+)
 from millpond.node.cli import contexts, jsonl
 from millpond.node.cli.chat import shown_messages
 from millpond.node.cli.commands import import_
@@ -319,6 +328,12 @@ PEERS: dict[str, Numbers] = {
         search.FOUND_MAX,
         search.OFFSET_MAX,
         search.INDEXED_S,
+    ),
+    "kinds of messages that a receipt of a chat names": (payloads.KNOWN_MAX, 32),
+    "notices that somebody writes to one peer": (
+        sender.TYPING_EVERY_S,
+        sender.TYPING_TTL_S,
+        receiver.TYPING_S,
     ),
     "messages of a chat that a terminal knows": (shown_messages.MESSAGES_MAX,),
     "addresses of network interfaces in a card": (own_addresses.FOUND_MAX,),

@@ -12,6 +12,7 @@ import msgspec
 
 from millpond.actors.errors import (
     BufferFull,
+    Malformed,
     NotAllowed,
     OutcomeUnknown,
     SlowDown,
@@ -66,14 +67,20 @@ class ChatClient:
         return msgspec.convert(answer, ChatsAnswer).chats[0]
 
     async def say(
-        self, chat: ChatInfo, text: str, action: Action | None = None, about: str = ""
+        self,
+        chat: ChatInfo,
+        text: str,
+        action: Action | None = None,
+        about: str = "",
+        uuid: bytes | None = None,
     ) -> int:
         """One message, however often the node has to be asked; gives its sequence once it is kept.
-        An `action` is `about` the message with that uuid.
+        An `action` is `about` the message with that uuid. `uuid`: that of the new message (16
+        bytes).
 
         Raises RequestErrors.
         """
-        body = {"peer": chat.id, "text": text, "uuid": os.urandom(UUID_BYTES)}
+        body = {"peer": chat.id, "text": text, "uuid": uuid or os.urandom(UUID_BYTES)}
         if action is not None:
             body |= {"action": action.value, "about": bytes.fromhex(about)}
         sequence: int = (await self._request(PeerOperation.CHAT_SEND, body))["sequence"]
@@ -90,6 +97,13 @@ class ChatClient:
             found = msgspec.convert(answer, ChatSearchAnswer)
             if not found.indexing:
                 return found
+
+    async def typing(self, chat: ChatInfo) -> None:
+        """Somebody writes to this peer at this moment; earlier nodes do not take it."""
+        try:
+            await self._request(PeerOperation.CHAT_TYPING, {"peer": chat.id})
+        except (Malformed, NotAllowed, UnknownPeer):
+            return
 
     async def invite(self, name: str) -> InviteAnswer:
         """An invite for the peer that will have this name."""

@@ -22,7 +22,6 @@ from millpond.node.chat.actions import Action
 from millpond.node.chat.messages import ChatInfo
 from millpond.node.chat.records import Kind
 from millpond.node.cli.chat.client import ChatClient, Page
-from millpond.node.cli.chat.invites import OWN_REACH, PEERS_REACH
 from millpond.node.cli.chat.screen import Screen
 from millpond.node.cli.chat.search import end_lines, found_line
 from millpond.node.cli.chat.view import (
@@ -36,12 +35,14 @@ from millpond.node.cli.chat.view import (
     quoted_message,
 )
 from millpond.node.cli.exit_codes import ExitCode, Failure
+from millpond.node.cli.reach import OWN_REACH, PEERS_REACH
 from millpond.node.client.channel import Channel
 from millpond.node.outbox.own_addresses import Reach
 from millpond.node.peers.peer import Trust
 from millpond.node.qr_code import qr_lines
 
 POLL_S = 2.0
+TYPING_EVERY_S = 3.0
 REPORT_EVERY_S = 1.0
 """The interval in seconds in which changes of messages are collected before they are shown."""
 RECORDS_PER_MESSAGE = 5
@@ -111,6 +112,7 @@ class Dialogue:
             for work in (
                 self._follow_conversations,
                 self._watch_peers,
+                self._tell_typing,
                 self._report_changes,
                 self._screen.redraw_on_signals,
             ):
@@ -429,6 +431,17 @@ class Dialogue:
         if self._unsent is not None and self._unsent_reports == UNSENT_REPORTS:
             yield f"{CHANGE_INDENT}not kept yet, the node does not answer: {quoted(self._unsent)}"
 
+    async def _tell_typing(self) -> None:
+        """Have the peer see that a message is being typed, while the line changes."""
+        before = ""
+        while self._screen.is_interactive:
+            await anyio.sleep(TYPING_EVERY_S)
+            draft = self._screen.draft()
+            is_message = bool(draft.strip()) and not draft.startswith("/")
+            if is_message and draft != before:
+                await self._client.typing(self._chat)
+            before = draft
+
     async def _watch_peers(self) -> None:
         """Show changes of presence, and new messages of other peers."""
         if self._screen.is_interactive:
@@ -445,6 +458,9 @@ class Dialogue:
             await self._screen.show(lines)
             now = chats.get(self._chat.id)
             self._view.is_accepted = now is None or now.accepted
+            if now is not None:
+                sign = " is typing" if now.typing else ""
+                await self._screen.prompt(f"{now.name}{sign}> ")
             if now is not None and now.here != self._chat.here:
                 self._chat = now
                 await self._screen.show([f"--- {describe(now)}"])

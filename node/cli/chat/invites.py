@@ -15,6 +15,7 @@ from millpond.node.chat.messages import InviteAnswer, InvitesAnswer
 from millpond.node.cli.connection import open_channel
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.output import print_json, print_line
+from millpond.node.cli.reach import OWN_REACH, warn, warn_of_peer
 from millpond.node.cli.style import has_styles
 from millpond.node.client.channel import Channel
 from millpond.node.client.connect import PROBE
@@ -28,18 +29,6 @@ LINK_CHARS_MAX = 16_384
 TIME = "%Y-%m-%d %H:%M UTC"
 BLACK_ON_WHITE, PLAIN = "\x1b[30;47m", "\x1b[0m"
 EARLIER = "the node is of an earlier version: it makes and accepts no invites"
-
-OWN_REACH = {
-    Reach.NOWHERE: "nobody reaches this node (serve --via RELAY, or --p2p 0.0.0.0:7400)",
-    Reach.MACHINE: "no other machine reaches this node (serve --via RELAY, or --p2p 0.0.0.0:7400)",
-    Reach.NETWORK: "only its private network reaches this node (serve --via RELAY, or --address)",
-}
-"""Warnings for makers of cards and invites, by the reach of the card."""
-PEERS_REACH = {
-    Reach.NOWHERE: "no address and no relay: messages wait until {name} dials this node",
-    Reach.NETWORK: "the card of {name} leads to a private network, and works from there",
-}
-"""Warnings for readers of cards and invites."""
 
 
 def check_arguments(args: argparse.Namespace) -> None:
@@ -100,8 +89,7 @@ async def _invite(channel: Channel, name: str, args: argparse.Namespace) -> None
         end = time.strftime(TIME, time.gmtime(answer.until))
         print_line(f"give this link to {name} alone: it works once, until {end};")
         print_line("the other side types: millpond chat accept LINK NAME, or opens Add in its page")
-    if reach in OWN_REACH:
-        _warn(OWN_REACH[reach])
+    warn(OWN_REACH.get(reach))
 
 
 def shown_code(link: str) -> list[str]:
@@ -123,14 +111,8 @@ async def _accept(channel: Channel, link: str, name: str, *, as_json: bool) -> N
         print_json({"id": answer.id, "peer": name, "reach": answer.reach})
         return
     print_line(f"{name}: added, not verified (millpond peer verify {quote(name)})")
-    note_reach(answer.reach, name)
-
-
-def note_reach(reach: str, name: str) -> None:
-    """Say on standard error if the card of a peer does not lead to it from everywhere."""
-    text = PEERS_REACH.get(Reach(reach)) if reach else None
-    if text is not None:
-        _warn(text.format(name=name))
+    if answer.reach:
+        warn_of_peer(Reach(answer.reach), name)
 
 
 async def _list(channel: Channel, *, as_json: bool) -> None:
@@ -153,7 +135,3 @@ async def _cancel(channel: Channel, name: str, *, as_json: bool) -> None:
         print_json({"peer": name, "cancelled": True})
     else:
         print_line(f"the invite for {name} is cancelled")
-
-
-def _warn(text: str) -> None:
-    print(f"millpond: warning: {text}", file=sys.stderr)

@@ -42,6 +42,8 @@ class Screen(Protocol):
 
     def set_completions(self, lines: Sequence[str]) -> None: ...
 
+    def draft(self) -> str: ...
+
     def typed(self) -> AsyncGenerator[str]: ...
 
     async def redraw_on_signals(self) -> None: ...
@@ -70,6 +72,10 @@ class PipeScreen:
 
     def set_completions(self, lines: Sequence[str]) -> None:
         """Nothing: there is no Tab."""
+
+    def draft(self) -> str:
+        """Nothing: lines are read when they are complete."""
+        return ""
 
     async def typed(self) -> AsyncGenerator[str]:
         """The lines of stdin."""
@@ -117,6 +123,10 @@ class TerminalScreen:
     def set_completions(self, lines: Sequence[str]) -> None:
         """Set the lines that Tab completes."""
         self._completions = sorted(lines)
+
+    def draft(self) -> str:
+        """The line that is being typed."""
+        return self._editor.text
 
     async def typed(self) -> AsyncGenerator[str]:
         """The submitted lines, until Ctrl-D on an empty line or the end of the terminal."""

@@ -35,8 +35,10 @@ from millpond.node.cli.exit_codes import usage_error
 from millpond.node.cli.options.data_folder import check_owner
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.cli.parser import Parser, add_alias
+from millpond.node.cli.reach import CARD_REACH, warn
 from millpond.node.client.url import parse_url, pinned
 from millpond.node.data_folder import FolderLock, has_no_secrets
+from millpond.node.outbox.own_addresses import reach_of
 from millpond.node.peers.address_book import Peer, Trust
 from millpond.node.peers.card import ContactCard, encode_card
 from millpond.node.peers.data_key import open_or_begin
@@ -205,6 +207,7 @@ def _show_card(folder: Path, args: argparse.Namespace) -> None:
     token = own_delivery_tokens(folder).current()
     card = ContactCard(identity.public, addresses, relays, prekey, now, successions, token)
     line = encode_card(card, identity)
+    warn(CARD_REACH.get(reach_of(addresses, relays)))
     if args.json:
         print_json({"card": line})
     else:

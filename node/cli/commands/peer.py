@@ -27,7 +27,9 @@ from millpond.node.cli.exit_codes import Failure, usage_error
 from millpond.node.cli.options.data_folder import check_owner
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.cli.parser import Parser, add_alias
+from millpond.node.cli.reach import warn_of_peer
 from millpond.node.cli.removal import add_yes, confirm, is_asked, say_removed
+from millpond.node.outbox.own_addresses import reach_of
 from millpond.node.peers.address_book import (
     AddressBook,
     Peer,
@@ -242,6 +244,8 @@ def _store(folder: Path, args: argparse.Namespace, trust: Trust) -> None:
     followed = followed_by_card(book, new, card)
     peer = book.update(new) if followed is None else followed
     print_identity(peer.public, peer, as_json=args.json)
+    if peer.is_contact:
+        warn_of_peer(reach_of(peer.addresses, peer.relays), peer.name)
 
 
 def _verify(folder: Path, args: argparse.Namespace) -> None:

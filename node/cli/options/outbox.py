@@ -10,6 +10,7 @@ OUTBOX_FIELDS = (
     "addresses",
     "peer_channels",
     "message_requests",
+    "chat_typing",
     "allow_plain_peers",
     "delivery_tokens_required",
 )
@@ -62,4 +63,10 @@ def add_outbox_options(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         default=None,
         help="keep first chat messages of unknown senders until you answer them (default yes)",
+    )
+    parser.add_argument(
+        "--chat-typing",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="tell a contact when somebody writes to it (default yes)",
     )

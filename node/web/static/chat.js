@@ -9,12 +9,16 @@ import { People, byNews } from "./peer_list.js";
 import { showSearch } from "./search.js";
 import { addPeer, showInvites, showOurselves, showPeer, showRequests } from "./sheets.js";
 import { Talk, isChange, isUnknown } from "./conversation.js";
+import { Tabs } from "./tabs.js";
 import { Timeline } from "./timeline.js";
 import { count, isContact, refusal } from "./format.js";
 
 const LOOK_MS = 4_000;
 const NEWS_MS = 150;
+const TYPING_LOOK_MS = 1_500;
+const TYPING_EVERY_MS = 4_000;
 const SEEN_MS = 50;
+const HIDDEN_TURNS = 8;
 const FOLLOWED_MAX = 40;
 const OPENED_MIN = 40;
 const UNREAD_SHOWN = 300;
@@ -29,6 +33,8 @@ class Page {
     this.open = null;
     this.gone = null;
     this.followed = new Set();
+    this.typingToldAt = 0;
+    this.tabs = new Tabs(() => this.lookSoon(), (id) => this.choose(id));
     this.frame = new Frame(this);
     this.people = new People(byId("people-list"), byId("filter"), (id) => this.choose(id));
     this.timeline = new Timeline(
@@ -88,10 +94,36 @@ class Page {
     } else {
       await this.load(this.talks.get(this.open), this.chat(this.open));
     }
-    while (!gone.aborted) {
+    this.watchTyping(gone);
+    for (let turn = 1; !gone.aborted; turn += 1) {
       await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
-      if (!gone.aborted && document.visibilityState === "visible") await this.look();
+      const isWanted = document.visibilityState === "visible" || turn % HIDDEN_TURNS === 0;
+      if (!gone.aborted && isWanted) await this.look();
     }
+  }
+
+  /** Look often whether the peer of the open conversation writes. */
+  async watchTyping(gone) {
+    while (!gone.aborted) {
+      await new Promise((resolve) => setTimeout(resolve, TYPING_LOOK_MS));
+      const chat = this.chat(this.open);
+      if (gone.aborted || !chat?.here || document.visibilityState !== "visible") continue;
+      await this.attempt(async () => {
+        const { typing } = await this.home.chat(chat.id);
+        const now = this.chat(chat.id);
+        if (gone.aborted || !now || typing === now.typing) return;
+        now.typing = typing;
+        if (this.open === now.id) this.frame.showChat(now);
+      });
+    }
+  }
+
+  /** The draft has changed: tell the peer, but not with each letter. */
+  typing() {
+    const chat = this.chat(this.open);
+    if (!chat?.here || Date.now() < this.typingToldAt + TYPING_EVERY_MS) return;
+    this.typingToldAt = Date.now();
+    this.attempt(() => this.home.typing(chat.id));
   }
 
   /** Fetch the people, and what is new with them. */
@@ -99,6 +131,7 @@ class Page {
     this.chats = await this.home.chats();
     this.people.show(this.chats, this.open);
     this.frame.showCount(this.chats);
+    this.tabs.news(this.chats);
     if (this.open) this.showOpen();
     this.requests = await this.home.requests();
     this.frame.showRequests(this.requests);
@@ -240,6 +273,7 @@ class Page {
 
   async mark(talk) {
     await this.home.markRead(talk.peer, talk.marked);
+    this.tabs.read();
     this.lookSoon();
   }
 
@@ -255,6 +289,7 @@ class Page {
       return false;
     }
     this.say(talk, text, answer?.action, answer?.about);
+    this.typingToldAt = 0;
     if (answer?.action !== "edit") this.timeline.toEnd();
     this.frame.showEmptiness(talk);
     if (answer) setTimeout(() => this.endAnswer());

@@ -55,7 +55,10 @@ export class Frame {
         event.preventDefault();
       }
     });
-    this.draft.addEventListener("input", () => this.measure());
+    this.draft.addEventListener("input", () => {
+      this.measure();
+      if (this.draft.value.trim()) page.typing();
+    });
     byId("answering-end").addEventListener("click", () => page.endAnswer());
     byId("back").addEventListener("click", () => this.showList());
     byId("details").addEventListener("click", () => page.details());
@@ -247,7 +250,7 @@ export class Frame {
   showChat(chat) {
     if (!chat) return;
     byId("talk-name").textContent = chat.name;
-    byId("talk-presence").textContent = presence(chat.here, chat.seen_at);
+    byId("talk-presence").textContent = chat.typing ? "Typing…" : presence(chat.here, chat.seen_at);
     byId("talk-trust").textContent = trustWord(chat);
     byId("talk-trust").classList.toggle("is-changed", Boolean(chat.key_changed));
     byId("talk-presence").classList.toggle("is-here", Boolean(chat.here));

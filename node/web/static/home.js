@@ -95,6 +95,16 @@ export class Home {
     return this.ask(PEERS, 7, action ? { ...fields, action, about } : fields);
   }
 
+  /** One conversation, as in `chats`. */
+  async chat(peer) {
+    return (await this.ask(PEERS, 8, { peer })).chats[0];
+  }
+
+  /** Somebody writes to the peer at this moment. */
+  typing(peer) {
+    return this.ask(PEERS, 31, { peer });
+  }
+
   /** Messages with words, in all conversations: {found, more, left_out}, the newest first. */
   async search(query, offset) {
     for (;;) {

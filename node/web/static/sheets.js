@@ -2,6 +2,7 @@
 
 import { avatar, byId, icon, make, qrCode } from "./elements.js";
 import * as login from "./login.js";
+import { canNotify, notifies, setNotifies } from "./tabs.js";
 import { Refused } from "./p2p.js";
 import { OWN_REACH, PEER_REACH, count, exactly, presence, refusal } from "./format.js";
 
@@ -102,6 +103,13 @@ export function showOurselves(who, onLeave) {
   const stay = make("input", { type: "checkbox", id: "stay" });
   stay.checked = login.isRemembered();
   stay.addEventListener("change", () => login.remember(stay.checked));
+  const notify = make("input", { type: "checkbox", id: "notify", disabled: !canNotify() });
+  notify.checked = notifies();
+  notify.addEventListener("change", async () => {
+    const wanted = notify.checked;
+    notify.checked = await setNotifies(wanted);
+    if (wanted && !notify.checked) byId("notify-hint").textContent = "Your browser does not allow it: see its settings for this page.";
+  });
   const leave = make("button", { type: "button", class: "quiet" }, "Log out of this page");
   leave.addEventListener("click", () => {
     byId("sheet").close();
@@ -121,6 +129,8 @@ export function showOurselves(who, onLeave) {
       ["Relays", list(who.relays)],
     ]),
     make("h3", {}, "This browser"),
+    make("label", { class: "choice", for: "notify" }, notify, "Notify me of new messages"),
+    make("p", { class: "hint", id: "notify-hint", role: "status" }, canNotify() ? "While you look at no tab of this page. The sender and the text are shown." : "Browsers notify for pages over HTTPS or of this machine alone."),
     make("label", { class: "choice", for: "stay" }, stay, "Stay logged in when the tab is closed"),
     make("p", { class: "hint" }, "A login lasts 30 days. Your keys never leave your node."),
     leave,

@@ -33,6 +33,7 @@ class FakeScreen:
         self.offered: list[str] = []
         self.taken = 0
         self.is_left = False
+        self.line = ""
         self._keys, self._typed = anyio.create_memory_object_stream[str](10)
 
     async def show(self, lines: Sequence[str]) -> None:
@@ -53,6 +54,9 @@ class FakeScreen:
 
     def set_completions(self, lines: Sequence[str]) -> None:
         self.offered = list(lines)
+
+    def draft(self) -> str:
+        return self.line
 
     async def redraw_on_signals(self) -> None:
         """There is nothing to tend."""

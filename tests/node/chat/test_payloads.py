@@ -97,6 +97,8 @@ def test_records_have_these_bytes(record: Record, body: bytes) -> None:
         b'{"kind":"text","line":"5f3a9c01","n":1,"at":1,"text":"hi","action":"edit","about":"0"}',
         b'{"kind":"receipt","state":"waiting","of":[]}',
         b'{"kind":"receipt","state":"read","of":["xyz"]}',
+        b'{"kind":"receipt","state":"read","of":[],"knows":[' + b",".join([b'"x"'] * 33) + b"]}",
+        b'{"kind":"receipt","state":"read","of":[],"knows":["' + b"x" * 33 + b'"]}',
         encode_payload(Text("5f3a9c01", 1, 1, "x" * (TEXT_BYTES_MAX + 1))),
     ],
     ids=lambda clear: repr(clear[:60]),

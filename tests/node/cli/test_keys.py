@@ -178,7 +178,7 @@ def test_contacts_follow_a_key_that_the_old_one_has_signed(alice: Person, bob: P
     assert new is not None and (new.id, new.addresses) == (own["id"], (BOB_AT,))
     assert old is not None and (old.name, old.trust) == ("bob (old 1)", Trust.BLOCKED)
     again = alice("peer", "add", "bob", "--card", card)
-    assert again.code == 0 and again.err == ""
+    assert again.code == 0 and "new key" not in again.err
 
 
 def test_a_contact_that_missed_a_rotation_follows_the_next_by_another_command(
@@ -419,3 +419,27 @@ def test_a_damaged_file_of_delivery_tokens_is_named(bob: Person) -> None:
     for words in (("peer", "token"), ("peer", "token", "rotate"), ("keys", "show", "--card")):
         told = bob(*words)
         assert told.code == 1 and "delivery-tokens: damaged, or of a later version" in told.err
+
+
+@pytest.mark.parametrize(
+    ("where", "of_card", "of_peer"),
+    [
+        ((), "no address and no relay", "messages wait until bob dials this node"),
+        (("--address", "tcp://127.0.0.1:7400"), "no other machine reaches", ""),
+        (("--address", "tcp://192.168.1.7:7400"), "only a private network", "private network"),
+        (("--address", "tcp://bob.example:7400"), "", ""),
+        (("--address", "tcp://8.8.8.8:7400"), "", ""),
+    ],
+)
+def test_a_card_that_does_not_lead_everywhere_says_so(
+    alice: Person, bob: Person, where: tuple[str, ...], of_card: str, of_peer: str
+) -> None:
+    """When it is made, and when it is added."""
+    made = bob("keys", "show", "--card", *where)
+    added = alice("peer", "add", "bob", "--card", made.out.decode(), "--allow-local-addresses")
+    assert (made.code, added.code) == (0, 0)
+    for told, expected in ((made, of_card), (added, of_peer)):
+        if expected:
+            assert told.err.startswith("millpond: warning: ") and expected in told.err
+        else:
+            assert told.err == ""
