@@ -32,7 +32,7 @@ from millpond.actors.streams.names import (
 from millpond.node.access.policy import load_access
 from millpond.node.access.rules_file import AccessFileError
 from millpond.node.cli.doctor.data_folder import folder_findings
-from millpond.node.cli.doctor.finding import Finding
+from millpond.node.cli.doctor.finding import Finding, print_findings
 from millpond.node.cli.doctor.node import node_findings, scrub_findings
 from millpond.node.cli.doctor.peers import encryption_findings, peer_findings, plain_peer_findings
 from millpond.node.cli.doctor.repair import repair_all, repair_partition
@@ -220,15 +220,7 @@ def run(args: argparse.Namespace) -> int:
         if args.repair_all:
             return repair_all(folder, OsDisk(), as_json=args.json)
         return repair_partition(folder, args.repair, as_json=args.json)
-    worst = ExitCode.OK
-    for finding in _findings(args):
-        if args.json:
-            print_json(finding._asdict())
-        else:
-            print_line(f"{finding.level:5} {finding.check:14} {finding.text}")
-        if finding.level == "fail":
-            worst = ExitCode.FAILURE
-    return worst
+    return print_findings(_findings(args), as_json=args.json)
 
 
 def _confirm_clock(args: argparse.Namespace) -> int:

@@ -12,11 +12,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from millpond.node.cli.doctor.finding import Finding
-from millpond.node.cli.exit_codes import ExitCode, usage_error
+from millpond.node.cli.doctor.finding import Finding, print_findings
+from millpond.node.cli.exit_codes import usage_error
 from millpond.node.cli.options.node import add_timeout
 from millpond.node.cli.options.tls import add_listener_options, add_tls_options, key_of, tls_context
-from millpond.node.cli.output import print_json, print_line, printable
+from millpond.node.cli.output import printable
 from millpond.node.cli.parser import action
 from millpond.node.client.url import Address, parse_url
 from millpond.node.config import Config, ConfigError, load_config
@@ -70,15 +70,7 @@ def add_action(actions: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the findings; 1 if a check failed."""
-    worst = ExitCode.OK
-    for finding in _findings(args):
-        if args.json:
-            print_json(finding._asdict())
-        else:
-            print_line(f"{finding.level:5} {finding.check:14} {finding.text}")
-        if finding.level == "fail":
-            worst = ExitCode.FAILURE
-    return worst
+    return print_findings(_findings(args), as_json=args.json)
 
 
 def file_findings(config: Config) -> Iterator[Finding]:
