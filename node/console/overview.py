@@ -20,6 +20,7 @@ from millpond.actors.histogram import SECONDS
 from millpond.actors.store.durable import DurableStore
 from millpond.node.environment import installed_version
 from millpond.node.peers.identity import peer_id
+from millpond.node.replica.interface import ReplicaInfo
 from millpond.transports.server.interface import ConnectionSummary
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ class OverviewReply(msgspec.Struct):
     latencies: dict[str, list[int]]
     memory: MemoryOverview
     store: StoreOverview | None
+    replica: ReplicaInfo | None
 
 
 def overview(sources: StatusSources) -> OverviewReply:
@@ -158,6 +160,7 @@ def overview(sources: StatusSources) -> OverviewReply:
         latencies={name: list(counts) for name, counts in latencies.items()},
         memory=_memory(sources),
         store=on_disk,
+        replica=sources.replica,
     )
 
 
@@ -231,6 +234,13 @@ def _findings(sources: StatusSources, store: StoreOverview | None) -> Iterator[F
         yield Finding("bad", "Ids have ended: no message is accepted.", "See millpond doctor.")
     if store is not None:
         yield from _of_store(store)
+    replica = sources.replica
+    if replica is not None and replica.is_away:
+        yield Finding(
+            "warn",
+            f"The replica is {replica.lag_s:.0f} s behind: {replica.error}.",
+            "Changes wait in memory, up to replica_lag_bytes_max. See millpond replica status.",
+        )
     memory = _memory(sources)
     if memory.used > MEMORY_SHARE_MAX * memory.max:
         share = 100 * memory.used // memory.max

@@ -13,6 +13,7 @@ from millpond import Config, Node, connect
 from millpond.jobs import Job, Queue, RateLimit, Reject, Step, Worker, join, task
 from millpond.node.client.streams.connect import connect_streams
 from millpond.node.jobs.payload import decode_job
+from millpond.node.peers.identity import Identity
 from tests.browser.chromium import Tab
 from tests.ports import free_port
 
@@ -264,3 +265,24 @@ async def fill(tab: Tab, **fields: str) -> None:
     for name, text in fields.items():
         await tab.run(f"document.querySelector('dialog [name={name}]').select()")
         await tab.type(text)
+
+
+async def test_the_overview_shows_the_replica_and_peers(
+    tab: Tab, homes: AsyncExitStack, tmp_path: Path
+) -> None:
+    (tmp_path / "store").mkdir()
+    config = Config(
+        data=str(tmp_path / "data"),
+        http=f"127.0.0.1:{free_port()}",
+        replica=f"file:{tmp_path}/store",
+        drain_timeout_s=0.5,
+        **{"ws": "off", "s3p": "off", "rustlog": "off", "p2p": "127.0.0.1:0"},
+    )
+    running = await homes.enter_async_context(Node(config))
+    identity = Identity(bytes(range(32)))
+    async with connect(url(running), "chat/1", identity=identity) as channel:
+        await channel.put(b"x")
+        await tab.open(page(running))
+        await says(tab, f"file:{tmp_path}/store", "nothing waits", "of owner 1", identity.id[:16])
+        await channel.put(b"x" * 100_000)
+        await tab.until(f"/{identity.id[:16]}…\\s+1\\s+[0-9.]+ KiB\\/s/.test({TEXT})")

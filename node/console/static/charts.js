@@ -3,6 +3,7 @@
 import { h, svg, write } from "./dom.js";
 
 export const POINTS = 150;
+const POINTS_MIN = 30;
 const [WIDTH, HEIGHT] = [300, 72];
 
 /** A chart: `format` gives the text of a value, `series` the names, one line each; `isBinary`: of bytes. */
@@ -55,8 +56,13 @@ export class Chart {
     this.drawing.setAttribute("aria-label", `${this.title}: ${last.join(", ")}`);
   }
 
+  /** The points that fit: a minute at first, then all that there are. */
+  get wide() {
+    return Math.max(POINTS_MIN, this.points.length) - 1;
+  }
+
   x(at) {
-    return WIDTH - ((this.points.length - 1 - at) * WIDTH) / (POINTS - 1);
+    return WIDTH - ((this.points.length - 1 - at) * WIDTH) / this.wide;
   }
 
   path(series) {
@@ -84,7 +90,7 @@ export class Chart {
   point(event) {
     const { left, width } = this.drawing.getBoundingClientRect();
     const place = event === null ? -1 : ((event.clientX - left) / width) * WIDTH;
-    const at = Math.round(this.points.length - 1 - ((WIDTH - place) * (POINTS - 1)) / WIDTH);
+    const at = Math.round(this.points.length - 1 - ((WIDTH - place) * this.wide) / WIDTH);
     const found = event === null ? undefined : this.points[at];
     this.mark.setAttribute("visibility", found ? "visible" : "hidden");
     if (found) {

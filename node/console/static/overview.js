@@ -3,7 +3,7 @@
 import { Chart, POINTS } from "./charts.js";
 import { attempt } from "./dialogs.js";
 import { badge, empty, facts, h, panel, show, write } from "./dom.js";
-import { bytes, count, duration, escaped, name, percent, plural, rate, short } from "./format.js";
+import { bytes, count, duration, escaped, name, percent, plain, plural, rate, short } from "./format.js";
 import { HEAVY, explain, isDenied, poll } from "./node.js";
 import { movesOf } from "./peers.js";
 import { Table } from "./table.js";
@@ -32,7 +32,7 @@ export class Sampler extends EventTarget {
     const before = this.last;
     this.last = sample;
     this.error = null;
-    this.peers = new Map((sample.peers ?? []).map((each) => [each.id, { ...each, rate: rateOf(each, this.peers.get(each.id), sample.at) }]));
+    this.peers = new Map((sample.peers ?? []).map((each) => [each.id, { ...each, at: sample.at, rate: rateOf(each, this.peers.get(each.id), sample.at) }]));
     // Counters of another run begin anew.
     if (before !== null && sample.at > before.at && sample.uptime_s >= before.uptime_s) {
       this.points.push({ at: Date.now(), ...between(before, sample) });
@@ -49,7 +49,6 @@ export class Sampler extends EventTarget {
 
 /** Bytes a second of a peer; null: not known yet, or a connection has closed meanwhile. */
 function rateOf(peer, before, at) {
-  peer.at = at;
   return before === undefined || at <= before.at || peer.bytes < before.bytes ? null : (peer.bytes - before.bytes) / (at - before.at);
 }
 
@@ -121,6 +120,7 @@ export function overview({ node, sampler, signal }) {
   const tiles = h("div", { class: "tiles" });
   const store = panel("Store");
   const memory = panel("Memory");
+  const replica = panel("Replica", { hidden: true });
   const protocols = new Table(
     "Connections by protocol",
     [
@@ -160,6 +160,8 @@ export function overview({ node, sampler, signal }) {
     });
     show(store, h("h2", {}, "Store"), storeOf(sample));
     show(memory, h("h2", {}, "Memory"), memoryOf(sample.memory));
+    replica.hidden = !sample.replica;
+    if (sample.replica) show(replica, h("h2", {}, "Replica"), replicaOf(sample.replica, sample.now));
     protocols.draw(
       Object.keys(sample.latencies)
         .filter((each) => !DISK.includes(each))
@@ -189,7 +191,7 @@ export function overview({ node, sampler, signal }) {
     health,
     tiles,
     h("section", { class: "charts", "aria-label": "Charts of the last five minutes" }, ...charts.map((chart) => chart.element)),
-    h("div", { class: "columns" }, store, memory),
+    h("div", { class: "columns" }, store, memory, replica),
     h("div", { class: "columns" }, panel("Connections by protocol", {}, protocols.element), panel("Connections by peer", {}, peers.element)),
     large,
     busy.element,
@@ -249,6 +251,20 @@ function memoryOf(memory) {
       ["Connections closed for it", count(memory.closed)],
     ]),
   );
+}
+
+/** The copy of the journal in an object store. */
+function replicaOf(found, now) {
+  return facts([
+    ["Address", plain(found.url)],
+    ["State", found.error === "" ? plain(found.state) : `${plain(found.state)}: ${plain(found.error)}`],
+    ["Behind", found.lag_bytes === 0 ? "nothing waits" : `${bytes(found.lag_bytes)}, ${duration(found.lag_s)}`],
+    ["Last record", count(found.lsn)],
+    ["Last object", `${count(found.number)} of owner ${count(found.epoch)}`],
+    ["Made since the start", `${plural(found.objects, "object")}, ${bytes(found.bytes)}`],
+    ["Snapshots", found.snapshot_at === 0 ? "none yet" : `${count(found.snapshots)}, the last ${duration(Math.max(0, now - found.snapshot_at))} ago`],
+    found.breaks > 0 ? ["New histories", count(found.breaks)] : null,
+  ]);
 }
 
 function meter(title, part, text) {

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import anyio
 
 from millpond import Config, Node, connect
+from millpond.node.client.channel import Channel
 from millpond.node.client.connect import PROBE
 from millpond.node.config import LISTENERS
 from millpond.node.peers.identity import Identity
@@ -50,6 +55,39 @@ async def test_peers_have_what_their_connections_move() -> None:
             (after,) = (await probe.admin(OVERVIEW, {}))["peers"]
         assert (before["id"], before["connections"]) == (identity.id, 2)
         assert 1000 < after["bytes"] - before["bytes"] < 1200
+
+
+async def test_a_replica_tells_what_it_has_and_why_it_is_behind(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    settings = {"data": str(tmp_path / "data"), "replica": f"file:{store}", **OFF}
+    async with Node(Config(**settings)) as node:  # type: ignore[arg-type]
+        url = f"tcp://{node.listeners['p2p']}"
+        async with connect(url, PROBE, window=0) as probe, connect(url, "chat/1") as chat:
+            await chat.put(b"x")
+            found = await told(probe, lambda overview: overview["replica"]["lsn"] > 0)
+            assert found["findings"] == []
+            assert found["replica"]["url"] == f"file:{store}" and found["replica"]["epoch"] == 1
+            (tmp_path / "store").rename(tmp_path / "elsewhere")
+            (tmp_path / "store").write_text("no folder")
+            await chat.put(b"y")
+            found = await told(probe, lambda overview: overview["replica"]["error"])
+            (finding,) = found["findings"]
+            assert finding["level"] == "warn" and "replica is" in finding["text"]
+            store.unlink()
+            (tmp_path / "elsewhere").rename(store)
+            await told(probe, lambda overview: not overview["replica"]["error"])
+            assert found["replica"]["lag_bytes"] > 0
+
+
+async def told(probe: Channel, holds: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    """The overview once this holds."""
+    with anyio.fail_after(60):
+        while True:
+            found = await probe.admin(OVERVIEW, {})
+            if holds(found):
+                return found
+            await anyio.sleep(0.05)
 
 
 def test_the_command_prints_a_link_and_ends_sessions() -> None:
