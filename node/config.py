@@ -30,7 +30,7 @@ from millpond.node.config_rules import ConfigError as ConfigError
 from millpond.node.config_rules import RuleTable, StreamRule, durability_of
 from millpond.node.ip import is_loopback
 from millpond.node.replica.interface import ReplicaSettings
-from millpond.node.units import byte_count, span
+from millpond.node.units import byte_count, duration_s
 from millpond.transports.browser_policy import host_name_of, origin_of
 from millpond.transports.io.address import parse_address
 from millpond.transports.p2p.admission import LoginSettings
@@ -751,7 +751,7 @@ def _number(name: str, default: int | float, value: Any) -> int | float:
     read = float if isinstance(default, float) else int
     if isinstance(value, str):
         is_time = name.endswith(("_s", "_ms")) and not name.endswith("_bytes_s")
-        found = span(value) if is_time else byte_count(value) if "bytes" in name else None
+        found = duration_s(value) if is_time else byte_count(value) if "bytes" in name else None
         if found is not None and value[-1:].isalpha():
             amount = found * (1000 if name.endswith("_ms") else 1)
             if read is int and amount != int(amount):

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from millpond.actors.errors import MillpondError
 from millpond.actors.messages import Durability, Mode
-from millpond.node.units import byte_count, span
+from millpond.node.units import byte_count, duration_s
 
 T = TypeVar("T")
 
@@ -131,7 +131,7 @@ def durability_of(what: str, text: str) -> Durability:
 def _positive(what: str, text: str, is_fraction: bool) -> float | int:
     found: float | None = byte_count(text) if what.endswith("bytes") else None
     if found is None and not what.endswith(("bytes", "attempts")):
-        found = span(text)
+        found = duration_s(text)
     try:
         value = float(text) if found is None else found
         if not is_fraction:

@@ -12,7 +12,7 @@ import msgspec
 
 from millpond.actors.queue_settings import RATE_PERIOD_MS_MAX
 from millpond.node.jobs.errors import seconds_of
-from millpond.node.units import SECONDS, span
+from millpond.node.units import SECONDS, duration_s
 
 U32_MAX = 2**32 - 1
 AGEING_S_MAX = 366 * 86_400
@@ -36,7 +36,7 @@ class RateLimit(msgspec.Struct, frozen=True):
     def parse(cls, text: str, burst: int = 0) -> RateLimit:
         """The rate of `100/m`, `5/s` or `10/30s`. Raises ValueError."""
         count, mark, per = text.partition("/")
-        per_s = SECONDS.get(per) or span(per)
+        per_s = SECONDS.get(per) or duration_s(per)
         if not mark or not (count.isascii() and count.isdecimal()) or not per_s:
             raise ValueError(f"{text!r} is no rate: 5/s, 100/m, 1000/h, 10/30s")
         return cls(int(count), per_s, burst)

@@ -35,7 +35,7 @@ from millpond.node.replica.restoration import (
 )
 from millpond.node.replica.shipping import BEAT_S
 from millpond.node.replica.snapshots import prune
-from millpond.node.units import span
+from millpond.node.units import duration_s
 
 ALIVE_S = 6 * BEAT_S
 """A node whose last beat is younger owns its replica, and removes what is old by itself."""
@@ -243,7 +243,7 @@ def _prune(args: argparse.Namespace, objects: ObjectStore) -> int:
 
 
 def _span(text: str) -> float:
-    found = span(text)
+    found = duration_s(text)
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no span of time such as 7d or 12h")
     return found

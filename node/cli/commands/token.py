@@ -51,7 +51,7 @@ from millpond.node.cli.parser import Parser, action, add_alias
 from millpond.node.cli.removal import add_yes, confirm, is_asked
 from millpond.node.cli.token_file import read_token
 from millpond.node.client.connect import PROBE
-from millpond.node.units import span
+from millpond.node.units import duration_s
 
 _ID = re.compile(r"[0-9a-f]{12,64}")
 
@@ -354,7 +354,7 @@ def _grant_words(args: argparse.Namespace, until: float | None) -> str:
 
 def _end(text: str) -> float:
     """The end time in seconds since 1970."""
-    lifetime = None if text.isdigit() else span(text)
+    lifetime = None if text.isdigit() else duration_s(text)
     if lifetime is not None:
         return float(int(time.time() + lifetime))
     try:

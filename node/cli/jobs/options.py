@@ -24,7 +24,7 @@ from millpond.node.jobs.payload import UNREADABLE, channel_of, decode_job
 from millpond.node.jobs.queue import Queue
 from millpond.node.jobs.requests import JobInfo
 from millpond.node.jobs.selection import JobFilter, WorkerInfo
-from millpond.node.units import span
+from millpond.node.units import duration_s
 
 LINE_CHARS_MAX = 60
 
@@ -40,7 +40,7 @@ def queue_name(text: str) -> str:
 
 def due(text: str) -> float | datetime:
     """A due time: `90`, `1h30m`, or `2027-01-31T08:00:00+01:00`."""
-    delay = span(text.removeprefix("+"))
+    delay = duration_s(text.removeprefix("+"))
     if delay is not None:
         return delay
     try:

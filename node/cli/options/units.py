@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from math import isfinite
 
-from millpond.node.units import byte_count, span
+from millpond.node.units import byte_count, duration_s
 
 U32_MAX = 2**32 - 1
 
 
 def seconds(text: str) -> float:
     """A duration, fractions allowed."""
-    found = span(text)
+    found = duration_s(text)
     if found is None:
         try:
             found = float(text)  # 1e3
@@ -25,7 +25,7 @@ def seconds(text: str) -> float:
 
 def whole_seconds(text: str) -> int:
     """A duration of whole seconds."""
-    found = span(text)
+    found = duration_s(text)
     if found is None or found != int(found) or found > U32_MAX:
         told = f"{text!r} is not a duration of whole seconds: 90, 15m, 1h30m, 7d, up to {U32_MAX}"
         raise argparse.ArgumentTypeError(told)

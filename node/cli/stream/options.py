@@ -11,7 +11,7 @@ from millpond.actors.store.changes import Position
 from millpond.actors.streams.durable.messages import is_content_type
 from millpond.node.cli.options.node import U64_MAX
 from millpond.node.client.streams.stream import Start
-from millpond.node.units import span
+from millpond.node.units import duration_s
 from millpond.transports.p2p.streams.bodies import CONTENT_TYPE_BYTES_MAX, NAME_BYTES_MAX
 
 _AGO = re.compile(r"-?(.*[a-z])")
@@ -83,7 +83,7 @@ def position(text: str) -> int | Position:
 
 def timestamp(text: str) -> Start:
     """A time; without an offset it is the local one."""
-    ago = span(found[1]) if (found := _AGO.fullmatch(text)) is not None else None
+    ago = duration_s(found[1]) if (found := _AGO.fullmatch(text)) is not None else None
     if ago is not None:
         try:
             return datetime.now(UTC) - timedelta(seconds=ago)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.node.cli.main import build_parser
+from millpond.node.cli.options.units import duration_s, size, some_seconds, whole_seconds
 from millpond.node.cli.options.units import seconds as seconds_of
-from millpond.node.cli.options.units import size, some_seconds, span, whole_seconds
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from millpond.node.cli.options.units import size, some_seconds, span, whole_seco
     ],
 )
 def test_durations(text: str, seconds: float) -> None:
-    assert span(text) == seconds_of(text) == pytest.approx(seconds)
+    assert duration_s(text) == seconds_of(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_some_seconds_are_not_none() -> None:
 
 @given(st.text(max_size=30))
 def test_any_text_is_a_duration_or_refused(text: str) -> None:
-    found = span(text)
+    found = duration_s(text)
     assert found is None or found >= 0
 
 
