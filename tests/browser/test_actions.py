@@ -99,6 +99,25 @@ async def test_an_answer_and_a_menu_are_left_with_escape(
     assert await tab.run("document.body.dataset.view") == "talk"
 
 
+async def test_an_open_menu_stays_where_it_is_while_the_message_changes(
+    chromium: Browser, tab: Tab, homes: AsyncExitStack, alice: Person, bob: Person
+) -> None:
+    """The row is built anew when the other side has read the message."""
+    await homes.enter_async_context(alice.at_home())
+    await homes.enter_async_context(bob.at_home())
+    other = await chromium.tab()
+    await alice.enters(tab)
+    await bob.enters(other)
+    await talks_with(tab, bob)
+    await writes(tab, "mine")
+    await tab.until("document.querySelector('.fate')?.getAttribute('aria-label') === 'Delivered'")
+    await tab.run("document.querySelector('.more').click()")
+    await tab.run("document.querySelector('.actions [data-act=edit]').focus()")
+    await talks_with(other, alice)
+    await tab.until("document.querySelector('.fate').getAttribute('aria-label') === 'Read'")
+    assert await tab.run("document.activeElement.dataset.act") == "edit"
+
+
 async def test_a_change_of_an_older_page_is_seen_when_that_is_loaded(
     tab: Tab, homes: AsyncExitStack, alice: Person, bob: Person
 ) -> None:

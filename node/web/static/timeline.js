@@ -200,9 +200,11 @@ export class Timeline {
       const known = kept.get(key);
       let element = known?.element;
       if (known?.look !== look) {
+        const focused = known ? focusedIn(known.element) : null;
         element = build();
         if (item?.sequence !== undefined) element.dataset.sequence = item.sequence;
         if (known) known.element.replaceWith(element);
+        if (focused) element.querySelector(focused)?.focus({ preventScroll: true });
         if (known && next === known.element) next = element;
       }
       if (element === next) {
@@ -213,4 +215,13 @@ export class Timeline {
       this.elements.set(key, { element, look });
     }
   }
+}
+
+/** The selector of the focused button in a row, which is built anew at times; null: it has none. */
+function focusedIn(row) {
+  const { activeElement } = document;
+  if (!row.contains(activeElement)) return null;
+  const { menu, act, emoji } = activeElement.dataset;
+  if (menu) return ".more";
+  return act ? `[data-act="${act}"]${emoji ? `[data-emoji="${emoji}"]` : ""}` : null;
 }
