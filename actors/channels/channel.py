@@ -977,7 +977,7 @@ class Channel:
             keys=len(self.keys.rows),
             leased=self.delivery.leased,
             connections=len(consumers),
-            credit=sum(each.credit for each in consumers if each.receives),
+            credit=self.delivery.credit,
             subscribers=len(self.subscribers.subscriptions),
         )
 
@@ -996,6 +996,10 @@ class Channel:
     def lags(self) -> list[int]:
         """The number of messages that each subscriber still has to acknowledge (fanout)."""
         return queries.lags(self.buffer, self.delivery)
+
+    def lags_in_steps(self) -> queries.LagSteps:
+        """The same, in steps between which other work may be done."""
+        return queries.lags_in_steps(self.buffer, self.delivery)
 
     def members(self, limit: int) -> queries.Members:
         """The first consumers and subscribers, with their lags."""

@@ -462,6 +462,11 @@ class Delivery(ABC):
     def leased(self) -> int:
         return sum(len(consumer.leases) for consumer in self.consumers.values())
 
+    @property
+    def credit(self) -> int:
+        """The further pushes that consumers accept now."""
+        return sum(consumer.credit for consumer in self.receivers)
+
 
 def _ended_at(lease: Lease, until: float) -> Lease:
     """The lease with another end."""

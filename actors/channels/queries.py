@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Generator
 from itertools import islice
+from typing import cast
 
 import msgspec
 
@@ -13,6 +15,9 @@ from millpond.actors.channels.delivery import Delivery
 from millpond.actors.channels.subscribers import Subscribers, Subscription
 from millpond.actors.errors import Code
 from millpond.actors.messages import U64_MAX, Failed, Get, GetAck, List, ListAck, Mode, Port, Reply
+
+STEP_ROWS = 4_000
+"""Looking at so many messages takes about a millisecond."""
 
 
 class ListRange(msgspec.Struct, frozen=True, gc=False):
@@ -66,8 +71,22 @@ def list_ids(
     return ListAck(list(islice(shown, limit)))
 
 
+LagSteps = Generator[None, None, list[int]]
+
+
 def lags(buffer: Buffer, delivery: Delivery) -> list[int]:
     """The number of messages that each subscriber still has to acknowledge (fanout)."""
+    steps = lags_in_steps(buffer, delivery)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast(list[int], end.value)
+
+
+def lags_in_steps(buffer: Buffer, delivery: Delivery) -> LagSteps:
+    """The same, of the messages at the first step; a step looks at `STEP_ROWS` messages or at one
+    subscriber. The channel may change in between."""
     if delivery.mode is not Mode.FANOUT:
         return []
     subscribers = [(each.number, each) for each in delivery.subscriptions.values()]
@@ -77,8 +96,20 @@ def lags(buffer: Buffer, delivery: Delivery) -> list[int]:
             subscribers.append((-consumer.port.number, subscription))
     if not subscribers:
         return []
-    ids, own = list(buffer.rows), _by_sender(buffer)
-    return [_lag(each, ids, own.get(sender, [])) for sender, each in subscribers]
+    rows, own = list(buffer.rows.values()), dict[int, list[int]]()
+    ids: list[int] = []
+    for start in range(0, len(rows), STEP_ROWS):
+        if start:
+            yield
+        for row in rows[start : start + STEP_ROWS]:
+            ids.append(row.id)
+            own.setdefault(row.sender or -row.source, []).append(row.id)
+    found = []
+    for sender, each in subscribers:
+        if len(each.acked) > STEP_ROWS:
+            yield
+        found.append(_lag(each, ids, own.get(sender, [])))
+    return found
 
 
 class ConsumerLag(msgspec.Struct, frozen=True):

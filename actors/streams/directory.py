@@ -167,6 +167,11 @@ class Directory:
         """The same, with the names of the streams."""
         return [(name, progress) for name, (_, progress) in self._groups.items()]
 
+    def progress_of(self, name: bytes) -> GroupProgress | None:
+        """The progress of the groups of a stream; None: it has none."""
+        found = self._groups.get(name)
+        return None if found is None else found[1]
+
     def partitions(self, topic: bytes) -> int | None:
         """The number of partitions of a topic; None: there is no such topic."""
         count = self._shown_topics.get(topic)

@@ -101,6 +101,10 @@ class GroupProgress:
         """Each group with the number of records that it has not read."""
         return [(group, max(self.tail - offset, 0)) for group, offset in self.offsets.items()]
 
+    def lag_of(self, group: bytes) -> int:
+        """The number of records that a group has not read; 0: there is no such group."""
+        return max(self.tail - self.offsets.get(group, self.tail), 0)
+
 
 class TeePosition(msgspec.Struct, frozen=True, gc=False):
     """The progress of a channel: up to `id`. Its messages until then expire before `until_ms`."""

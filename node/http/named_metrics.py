@@ -14,9 +14,10 @@ from heapq import heappush, heapreplace
 from typing import Generic, TypeVar
 
 import msgspec
+from anyio.lowlevel import checkpoint
 
 from millpond.actors.channels.channel import Channel
-from millpond.actors.channels.dead_letters import DEAD_SUFFIX, is_dead_letter_channel
+from millpond.actors.channels.dead_letters import DEAD_SUFFIX
 from millpond.actors.messages import Mode
 from millpond.actors.runtime.cell import Cell
 from millpond.actors.store.interface import PartitionUsage
@@ -32,6 +33,10 @@ OTHER = "_other"
 """The label value of all names that are not shown."""
 IN_USE = 1000
 """A stream that is in use weighs so many times what one at rest does."""
+ROWS_PER_PASS = 100
+"""After so many rows the event loop handles other events."""
+QUEUE_ROWS = 20
+"""A queue, among whose jobs the oldest is looked for, takes as long as so many other rows."""
 
 Name = TypeVar("Name", bound=bytes | tuple[bytes, bytes])
 
@@ -170,26 +175,46 @@ class NameScan:
         self._streams = Busiest(count, shown.streams, allows)
         self._groups = Busiest(count, shown.groups, lambda name: allows(name[0]))
         self._queue_total = QueueRow()
+        self._lags: dict[bytes, int] = {}
+        """Of channels with subscribers that lag."""
+        self._group_total = self._rows = 0
 
-    def offer_cell(self, name: bytes, cell: Cell) -> None:
-        """Consider a channel, loaded or at rest. Other cells are no channels."""
+    def offer_channel(self, channel: Channel, in_use: int, lag: int) -> None:
+        """Consider a channel in memory: so many leases and connections, so much lag."""
+        name = channel.name
         if name.startswith(RESERVED) or not self._count_max:
             return
-        behaviour = cell.behaviour
-        if isinstance(behaviour, Channel):
-            info = behaviour.info
-            self._channels.offer(name, info.messages + info.leased + info.connections)
-            mode = behaviour.delivery.mode
-        else:
-            usage = self._status.store.partition_usage(name)
-            self._channels.offer(name, usage.messages)
-            mode = usage.mode or Mode.PAIR
-        if is_dead_letter_channel(name):
+        self._channels.offer(name, len(channel.buffer.rows) + in_use)
+        if lag:
+            self._lags[name] = lag
+        if name.endswith(DEAD_SUFFIX):
             self._queue_total.dead += self._usage(name).messages
-        elif mode is Mode.QUEUE:
-            row = self._queue(name, with_oldest=False)
-            self._queue_total.add(row)
-            self._queues.offer(name, row.ready + row.delayed + row.running + row.workers)
+        elif channel.delivery.mode is Mode.QUEUE:
+            jobs = channel.jobs_now(self._status.now, with_oldest=False)
+            if jobs is not None:
+                ready, delayed, running, workers, _ = jobs
+                delivery, total = channel.delivery, self._queue_total
+                total.ready += ready
+                total.delayed += delayed
+                total.running += running
+                total.workers += workers
+                total.paused += delivery.is_paused
+                total.limited += min(ready, delivery.held)
+                self._queues.offer(name, ready + delayed + running + workers)
+
+    def offer_cell(self, cell: Cell) -> None:
+        """Consider a channel that is not in memory. Other cells are no channels."""
+        name = cell.name
+        if name.startswith(RESERVED) or not self._count_max:
+            return
+        usage = self._status.store.partition_usage(name)
+        self._channels.offer(name, usage.messages)
+        if name.endswith(DEAD_SUFFIX):
+            self._queue_total.dead += usage.messages
+        elif usage.mode is Mode.QUEUE:
+            self._queue_total.ready += usage.messages
+            self._queue_total.paused += self._status.queue_table.of(name).is_paused
+            self._queues.offer(name, usage.messages)
 
     def offer_stream(self, name: bytes, directory: Directory) -> None:
         """Consider a stream."""
@@ -202,10 +227,11 @@ class NameScan:
     def offer_groups(self, stream: bytes, lags: Sequence[tuple[bytes, int]]) -> None:
         """Consider the groups of a stream, with their lags."""
         for group, lag in lags:
+            self._group_total += lag
             self._groups.offer((stream, group), lag + 1)
 
-    def rows(self, directory: Directory, oldest: dict[bytes, float]) -> NamedMetrics:
-        """The shown rows, at this moment. `oldest` has the time of the oldest message of channels
+    async def rows(self, directory: Directory, oldest: dict[bytes, float]) -> NamedMetrics:
+        """The shown rows, read in steps. `oldest` has the time of the oldest message of channels
         when they were loaded last: while one is at rest, that is still the oldest."""
         found = NamedMetrics()
         if not self._count_max:
@@ -213,6 +239,7 @@ class NameScan:
         status = self._status
         for name in self._channels.names:
             found.channels[_text(name)] = self._channel(name, oldest)
+            await self._rest()
         for name in self._queues.names:
             row = self._queue(name, with_oldest=True)
             if row.oldest_s is None and name in oldest:
@@ -225,20 +252,31 @@ class NameScan:
                 found.jobs[_text(name)] = JobRow(
                     counters.kept, counters.acks, failed, counters.dead_letters
                 )
+            await self._rest(QUEUE_ROWS)
         found.queues[OTHER] = self._queue_total
         for name in self._streams.names:
             found.streams[_text(name), _topic(name, directory)] = self._stream(name, directory)
+            await self._rest()
         rest = status.store.usage.log_bytes - sum(each.bytes for each in found.streams.values())
         found.streams[OTHER, ""] = StreamRow(max(0, rest))
-        lags = {name: dict(progress.by_group()) for name, progress in directory.group_progress()}
         for stream, group in self._groups.names:
-            lag = lags.get(stream, {}).pop(group, 0)
+            progress = directory.progress_of(stream)
+            lag = 0 if progress is None else progress.lag_of(group)
             found.groups[_text(stream), _topic(stream, directory), _text(group)] = lag
-        found.groups[OTHER, "", OTHER] = sum(sum(each.values()) for each in lags.values())
+            self._group_total -= lag
+            await self._rest()
+        found.groups[OTHER, "", OTHER] = max(0, self._group_total)
         peers = sorted(status.peers(), key=lambda row: (-row.queued - row.unconfirmed, row.name))
         for each in peers[: self._count_max]:
             found.peers[each.name] = each
         return found
+
+    async def _rest(self, cost: int = 1) -> None:
+        """Let the event loop handle other events after so many rows."""
+        self._rows += cost
+        if self._rows >= ROWS_PER_PASS:
+            self._rows = 0
+            await checkpoint()
 
     def shown(self) -> _Shown:
         """The names, for the next scrape."""
@@ -261,7 +299,7 @@ class NameScan:
         info, oldest_s = behaviour.info, behaviour.oldest_s(now)
         if info.messages:
             oldest[name] = now - oldest_s
-        lag = sum(behaviour.lags)
+        lag = self._lags.get(name, 0)
         return ChannelRow(info.messages, info.bytes, info.leased, info.connections, lag, oldest_s)
 
     def _queue(self, name: bytes, *, with_oldest: bool) -> QueueRow:
@@ -299,9 +337,11 @@ class NamedMetricsMemory:
         """A new scrape."""
         return NameScan(self._rules, self._shown, status)
 
-    def finish(self, scan: NameScan, directory: Directory, totals: ChannelRow) -> NamedMetrics:
+    async def finish(
+        self, scan: NameScan, directory: Directory, totals: ChannelRow
+    ) -> NamedMetrics:
         """The rows of a scrape; `totals` are those of all channels."""
-        found = scan.rows(directory, self._oldest)
+        found = await scan.rows(directory, self._oldest)
         if found.channels or self._rules.count_max:
             for row in found.channels.values():
                 totals.without(row)

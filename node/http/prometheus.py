@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from pathlib import Path
 
+from anyio.lowlevel import checkpoint
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -19,7 +20,6 @@ from prometheus_client.core import (
     Metric,
 )
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from millpond.actors.channels.context import DeliveryCounters
@@ -41,35 +41,57 @@ from millpond.transports.http.request import LISTENER
 from millpond.transports.server.memory_budget import MemoryBudget, MemoryStats
 from millpond.transports.server.protocol_stats import ProtocolStats
 
+SAMPLES_PER_PASS = 200
+"""After so many samples the event loop handles other events: they take about a millisecond."""
+END = b"# EOF\n"
+"""The last line of OpenMetrics."""
 Amount = int | float
 Rows = Iterable[tuple[str, str, Amount]]
 """Rows of metrics: the name without its prefix, the help text, the value."""
 
 
-def expose(
+async def expose(
     sources: MetricSources, totals: CellTotals, named: NamedMetrics, accept: str
 ) -> tuple[str, bytes]:
-    """Content type and text of `/metrics`, in the format that the header `accept` asks for."""
-    registry = CollectorRegistry()
-    registry.register(_Snapshot(sources, totals, named))
+    """Content type and text of `/metrics`, in the format that the header `accept` asks for,
+    encoded in steps."""
     encode, content_type = choose_encoder(accept)
-    return content_type, encode(registry)
+    text, waiting, samples = bytearray(), list[Metric](), 0
+    # The values without names are of one moment.
+    for family in [*_Snapshot(sources, totals).collect(), *of_names(named)]:
+        waiting.append(family)
+        samples += len(family.samples)
+        if samples >= SAMPLES_PER_PASS:
+            text += encode(_Families(waiting)).removesuffix(END)
+            waiting, samples = [], 0
+            await checkpoint()
+    text += encode(_Families(waiting))
+    return content_type, bytes(text)
 
 
-class _Snapshot(Collector):
-    """A collector of the values of one moment."""
+class _Families(CollectorRegistry):
+    """Families to encode."""
 
-    def __init__(self, sources: MetricSources, totals: CellTotals, named: NamedMetrics) -> None:
+    def __init__(self, families: list[Metric]) -> None:
+        super().__init__()
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._families
+
+
+class _Snapshot:
+    """The values of one moment."""
+
+    def __init__(self, sources: MetricSources, totals: CellTotals) -> None:
         self._sources = sources
         self._status = sources.status()
         self._totals = totals
-        self._named = named
 
     def collect(self) -> Iterator[Metric]:
         yield from _families(GaugeMetricFamily, self._gauges())
         yield from _families(CounterMetricFamily, self._counters())
         yield from self._labelled()
-        yield from of_names(self._named)
         yield from of_protocols(self._status.protocol_stats, self._sources.http)
         if isinstance(self._status.store, DurableStore):
             yield from of_journal(self._status.store.journal_stats)

@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 import pytest
 
+from millpond.actors.channels import queries
 from millpond.actors.channels.channel import Channel
 from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.jobs.messages import RejectJob
@@ -152,3 +153,26 @@ def test_channels_of_other_modes_have_no_lags(settings: ChannelSettings) -> None
     harness.join()
     harness.producer().put()
     assert lags(harness) == []
+
+
+def test_the_lag_of_a_large_channel_is_counted_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queries, "STEP_ROWS", 3)
+    harness = ChannelHarness(fanout(window=100))
+    first, second = harness.join(window=100), harness.join(window=100)
+    for _ in range(10):
+        first.put()
+    channel = harness.scheduler.view(NAME)
+    assert isinstance(channel, Channel)
+    steps = channel.lags_in_steps()
+    found, count = list[int](), 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found = end.value
+            break
+        count += 1
+        second.put()  # what comes meanwhile is not counted
+    assert sorted(found) == [0, 10]
+    assert count == 3
+    assert lags(harness) == [count, 10]

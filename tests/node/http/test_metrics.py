@@ -10,14 +10,19 @@ from pathlib import Path
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
 from millpond import Channel, connect
-from millpond.actors.messages import Batch, Credit
+from millpond.actors.messages import Attach, Batch, Credit, Put, Role
 from millpond.actors.store.filesystem import File, OsDisk, OsFile
 from millpond.node.client.rustlog.client import connect_rustlog
 from millpond.node.client.s3p.client import connect_s3p
+from millpond.node.http.metrics import CELLS_PER_PASS, MetricsApi
+from millpond.node.http.named_metrics import ROWS_PER_PASS
+from millpond.node.http.prometheus import SAMPLES_PER_PASS
 from millpond.node.node import Node
 from millpond.transports.http.app import Application
+from tests.actors.recording_port import RecordingPort
 from tests.node.http.clients import eventually
 from tests.node.http_services import http_services, plain, samples
 from tests.transports.http.client import Client
@@ -237,3 +242,61 @@ async def test_info_tells_the_same_of_deliveries_and_of_all_listeners() -> None:
                 <= sum(told[f"millpond_{name}_total", (each,)] for each in ("p2p", "s3p"))
             )
         assert wire["connections"] == 3 and wire["malformed"] == 0
+
+
+async def test_a_scrape_of_many_channels_is_done_in_steps() -> None:
+    many = dict.fromkeys(("node_messages_max", "metrics_names_max"), 1_000)
+    async with http_services(**many) as (running, _, application):
+        scheduler, now = running.node.scheduler, running.node.clock.now()
+        for number in range(600):
+            port = RecordingPort(number + 1, received_at=now)
+            requests = [Attach(role=Role.PRODUCER, push=False), Put(1, 60, b"x")]
+            scheduler.submit(b"box/%d" % number, Batch(port, requests), now)
+        turns = 0
+        async with anyio.create_task_group() as tasks:
+
+            async def count() -> None:
+                nonlocal turns
+                while True:
+                    await checkpoint()
+                    turns += 1
+
+            tasks.start_soon(count)
+            await checkpoint()
+            before = turns
+            told = await samples(application)
+            took = turns - before
+            tasks.cancel_scope.cancel()
+    families = 6
+    assert took >= 600 // CELLS_PER_PASS + 600 // ROWS_PER_PASS + families
+    shown = [labels[0] for name, labels in told if name == "millpond_detailed_channel_bytes"]
+    assert len(shown) == 601 and told["millpond_detailed_channel_bytes", ("_other",)] == 0
+
+
+async def test_openmetrics_that_is_encoded_in_steps_ends_once() -> None:
+    async with http_services() as (_, _, application):
+        accept = [(b"accept", b"application/openmetrics-text; version=1.0.0")]
+        got = await Client(application).request("GET", "/metrics", accept)
+        assert got.headers[b"content-type"].startswith(b"application/openmetrics-text")
+        assert got.body.count(b"# EOF") == 1 and got.body.endswith(b"# EOF\n")
+        assert got.body.count(b"# TYPE") > SAMPLES_PER_PASS / 2
+
+
+async def test_scrapes_that_wait_share_the_next_one() -> None:
+    async with http_services() as (running, services, application):
+        api = services.apis[(b"metrics",)]
+        assert isinstance(api, MetricsApi)
+        scheduler, now = running.node.scheduler, running.node.clock.now()
+        found: list[float] = []
+
+        async def scrape() -> None:
+            found.append((await plain(application))["channels"])
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(10):
+                tasks.start_soon(scrape)
+            await checkpoint()
+            port = RecordingPort(1, received_at=now)
+            scheduler.submit(b"box", Batch(port, [Attach(), Put(1, 60, b"x")]), now)
+            tasks.start_soon(scrape)
+        assert api.scrapes <= 3 and found[-1] == 1, "no scrape tells of a time before it came"
