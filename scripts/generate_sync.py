@@ -365,8 +365,9 @@ class Writer:
                 return ast.Subscript(ast.Name("list"), self._translated(inner))
             case ast.Subscript(value=ast.Name(id="Mapping"), slice=inner):
                 return ast.Subscript(ast.Name("dict"), self._translated(inner))
-            case ast.Name(id="TableView"):
-                return ast.parse("dict[str, object]", mode="eval").body
+            case ast.Subscript(value=ast.Name(id="TableView"), slice=inner):
+                keys_and_values = ast.Tuple([ast.Name("str"), self._translated(inner)])
+                return ast.Subscript(ast.Name("dict"), keys_and_values)
             case ast.Name(id=name):
                 self._use(name)
                 return node

@@ -128,13 +128,16 @@ async def streams(url: str) -> None:
         kept: Appended = await orders.append([b"tea", b"milk"])
         records: list[Record] = await orders.read(kept.first)
         print([record.data for record in records], kept.tail)
-        definition = StreamState(notes=Collection("note", None))
+        mails = Collection("mail", Mail)
+        definition = StreamState(notes=Collection("note", None), mails=mails)
         board = node.stream("board")
         await board.create(exist_ok=True)
         await StateWriter(board, definition).insert("notes", "buy tea", "n1")
         async with follow_state(board, definition) as view:
             await view.caught_up()
-            print(view.position, view.get("note", "n1"))
+            print(view.position, view.get("note", "n1"), view["notes"])
+            recipients: list[str] = [mail.to for mail in view.table(mails).values()]
+            print(recipients)
 
 
 def in_a_thread(url: str) -> None:
@@ -152,6 +155,11 @@ def in_a_thread(url: str) -> None:
     with blocking.connect_streams(url) as node:
         records: list[Record] = node.stream("orders").read()
         print([record.data for record in records])
+        mails = Collection("mail", Mail)
+        board = node.stream("board")
+        with blocking.follow_state(board, StreamState(mails=mails)) as view:
+            recipients: list[str] = [mail.to for mail in view.table(mails).values()]
+            print(recipients)
     with blocking.connect_channels(url) as channels:
         names: list[bytes] = [each.name for each in channels.list("chat/*")]
         print(names)

@@ -7,17 +7,19 @@
     event = chat["users"].insert({"id": "u1", "name": "Ann"})
 
 A schema is a JSON Schema, a `msgspec.Struct`, a pydantic model, or None for any value. Values stay
-JSON in events and in the state; `Table.typed` reads them as what the schema says.
+JSON in events and in the state; `Table.typed` reads them as what the schema says. To a type
+checker `Collection("user", User)` is a `Collection[User]`, and others are `Collection[object]`.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Generic
 
 import msgspec
 from msgspec import UNSET
+from typing_extensions import TypeVar
 
 from millpond.actors.state.errors import BadSchema, BadValue, DuplicateType
 from millpond.actors.state.events import (
@@ -28,14 +30,16 @@ from millpond.actors.state.events import (
     change,
 )
 
-Schema = Mapping[str, object] | bool | type | None
+V = TypeVar("V", default=object, covariant=True)
+"""The type of the values of a collection."""
+Schema = Mapping[str, object] | bool | type[V] | None
 
 
-class Collection(msgspec.Struct, frozen=True):
+class Collection(msgspec.Struct, Generic[V], frozen=True):
     """One type of events. `key` names the field of a value that has its key; None: it has none."""
 
     type: str
-    schema: Schema = None
+    schema: Schema[V] = None
     key: str | None = None
 
 
@@ -47,6 +51,7 @@ class Table:
         if not collection.type:
             raise BadSchema(f"{name}: a type has at least one character")
         self.name = name
+        self.collection = collection
         self.type = collection.type
         self._key = collection.key
         self._check, self.typed = _check_and_convert(name, collection.schema)

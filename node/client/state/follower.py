@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from hashlib import blake2b
 from pathlib import Path
+from typing import TypeVar
 
 import anyio
 import msgspec
@@ -29,7 +30,7 @@ from millpond.actors.state.fold import (
     Rejected,
     StateReset,
 )
-from millpond.actors.state.schema import StreamState, Table
+from millpond.actors.state.schema import Collection, StreamState, Table
 from millpond.actors.state.stats import EventStats
 from millpond.node import atomic_files as files
 from millpond.node.client.errors import ChannelClosed, ConnectionLost
@@ -62,15 +63,20 @@ class FollowSettings(msgspec.Struct, frozen=True):
     skip_gaps: bool = False
 
 
-class TableView(Mapping[str, object]):
+V = TypeVar("V", covariant=True)
+T = TypeVar("T")
+
+
+class TableView(Mapping[str, V]):
     """The values of a collection by key, converted to the type of its schema."""
 
     def __init__(self, table: Table, values: Mapping[str, object]) -> None:
         self._table = table
         self._values = values
 
-    def __getitem__(self, key: str) -> object:
-        return self._table.typed(self._values[key])
+    def __getitem__(self, key: str) -> V:
+        value: V = self._table.typed(self._values[key])
+        return value
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
@@ -118,11 +124,20 @@ class StateView:
         """All values of a type."""
         return self._fold.state.get_type(kind)
 
-    def __getitem__(self, name: str) -> TableView:
+    def __getitem__(self, name: str) -> TableView[object]:
         """All values of a collection of the definition."""
         if self._definition is None:
             raise KeyError(name)
         table = self._definition[name]
+        return TableView(table, self._fold.state.get_type(table.type))
+
+    def table(self, collection: Collection[T]) -> TableView[T]:
+        """The same, by the collection instead of its name: a type checker knows what the values
+        are. Raises KeyError for a collection that the definition does not have."""
+        definition = self._definition
+        table = None if definition is None else definition.of_type(collection.type)
+        if table is None or table.collection is not collection:
+            raise KeyError(collection.type)
         return TableView(table, self._fold.state.get_type(table.type))
 
     @property

@@ -12,11 +12,11 @@ from typing import Self
 
 from millpond.actors.state.events import Event
 from millpond.actors.state.fold import Rejected
-from millpond.actors.state.schema import StreamState
+from millpond.actors.state.schema import Collection, StreamState
 from millpond.actors.state.stats import EventStats
 from millpond.node.client.state.changes import SIZE_MAX, StateUpdate
 from millpond.node.client.state.changes import Changes as AsyncChanges
-from millpond.node.client.state.follower import FollowSettings
+from millpond.node.client.state.follower import FollowSettings, T
 from millpond.node.client.state.follower import StateView as AsyncStateView
 from millpond.node.client.state.follower import follow_state as follow_state_async
 from millpond.node.client.state.writer import StateWriter as AsyncStateWriter
@@ -132,6 +132,12 @@ class StateView(Blocking[AsyncStateView]):
     def __getitem__(self, name: str) -> dict[str, object]:
         """All values of a collection of the definition."""
         return self._call(lambda: dict(self._async.__getitem__(name)))
+
+    def table(self, collection: Collection[T]) -> dict[str, T]:
+        """The same, by the collection instead of its name: a type checker knows what the values
+        are. Raises KeyError for a collection that the definition does not have.
+        """
+        return self._call(lambda: dict(self._async.table(collection)))
 
     @property
     def types(self) -> list[str]:

@@ -45,7 +45,8 @@ class User(msgspec.Struct):
     age: int
 
 
-PEOPLE = StreamState(users=Collection("user", User, key="id"), notes=Collection("note"))
+USERS = Collection("user", User, key="id")
+PEOPLE = StreamState(users=USERS, notes=Collection("note"))
 
 
 @asynccontextmanager
@@ -73,6 +74,9 @@ async def test_what_is_written_is_in_the_view_as_its_type() -> None:
         await view.applied(last.tail - 1)
         assert view.get("user", "u1") == {"id": "u1", "age": 31}
         assert dict(view["users"]) == {"u1": User("u1", 31)} and view["notes"]["n1"] == ["a"]
+        assert dict(view.table(USERS)) == {"u1": User("u1", 31)}
+        with pytest.raises(KeyError, match="user"):
+            view.table(Collection("user", User))  # another one, although of the same type
         last = await writer.delete("users", "u1")
         await view.applied(last.first)
         assert view.types == ["note"] and not view["users"]

@@ -28,7 +28,8 @@ class User(msgspec.Struct):
     name: str
 
 
-CHAT = StreamState(users=Collection("user", User, key="id"), notes=Collection("note", None))
+USERS = Collection("user", User, key="id")
+CHAT = StreamState(users=USERS, notes=Collection("note", None))
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +60,7 @@ def test_what_is_written_is_followed_and_gone_on_with(stream: Stream, tmp_path: 
     with follow_state(stream, CHAT, settings) as view:
         view.caught_up()
         assert view["users"] == {"u1": User("u1", "Ann")} and view.types == ["user"]
+        assert view.table(USERS) == view["users"]
         with view.changes("user") as changes:
             writer.update("users", User("u1", "Anna"))
             with writer.snapshot():
