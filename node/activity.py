@@ -19,6 +19,7 @@ from millpond.actors.channels.channel import Channel
 from millpond.actors.channels.dead_letters import DEAD_SUFFIX
 from millpond.actors.messages import Mode
 from millpond.actors.store.durable import DurableStore
+from millpond.actors.store.stats import StoreStats
 from millpond.actors.streams.names import RESERVED, qualified_name_of
 from millpond.actors.streams.stream import Stream
 from millpond.node.client.connect import PROBE
@@ -39,6 +40,8 @@ ROW_BYTES = 150
 WINDOW_S_MIN = 0.5
 """Rates are measured over as much at least, where there is an earlier sample."""
 WINDOW_S_MAX = 120.0
+STATS_S = 10.0
+"""Stats of the store that are no older are not made anew."""
 NS = 1e9
 
 T = TypeVar("T")
@@ -173,6 +176,7 @@ class ActivitySampler:
         self._http = http
         self._appended = appended
         self._samples: list[_Sample] = []
+        self._stats: tuple[float, StoreStats] | None = None
 
     def ticks_s(self) -> float:
         """Now, in seconds of a clock that is never set."""
@@ -191,6 +195,13 @@ class ActivitySampler:
         """The open connections."""
         found = (each.summary for each in self._connections())
         return [each for each in found if each is not None]
+
+    def store_stats(self, store: DurableStore) -> StoreStats:
+        """Stats of the store, `STATS_S` old at most: they take a look at each partition."""
+        now = self.ticks_s()
+        if self._stats is None or now - self._stats[0] >= STATS_S:
+            self._stats = now, store.stats
+        return self._stats[1]
 
     def answer(self, request: ActivityRequest, sources: StatusSources) -> ActivityReply:
         """The activity since a sample that is half a second old at least, if there is one."""

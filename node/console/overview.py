@@ -129,7 +129,6 @@ def overview(sources: StatusSources) -> OverviewReply:
             counters[f"{name}_bytes_in"] = stats.bytes_in
     latencies = {name: each.latency.counts for name, each in sources.protocol_stats.items()}
     if isinstance(store, DurableStore):
-        counters["commits"], counters["syncs"] = store.stats.groups, store.stats.syncs
         counters["written_bytes"] = store.journal_stats.bytes
         latencies["commit"] = store.journal_stats.commit_s.counts
         latencies["sync"] = store.journal_stats.sync_s.counts
@@ -193,7 +192,7 @@ def _store(sources: StatusSources) -> StoreOverview | None:
     store = sources.store
     if not isinstance(store, DurableStore):
         return None
-    stats, health = store.stats, store.health
+    stats, health = sources.activity.store_stats(store), store.health
     free, total = _disk(store.folder)
     return StoreOverview(
         folder=str(store.folder.absolute()),

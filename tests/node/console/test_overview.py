@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 
 from millpond import Config, Node, connect
+from millpond.actors.store.durable import DurableStore
+from millpond.actors.store.stats import StoreStats
 from millpond.node.client.channel import Channel
 from millpond.node.client.connect import PROBE
 from millpond.node.config import LISTENERS
@@ -40,6 +43,26 @@ async def test_counters_grow_and_a_disk_that_fails_is_told_in_words(tmp_path: Pa
     assert after["memory"]["used"] < after["memory"]["max"]
     (found,) = failing["findings"]
     assert found["level"] == "bad" and "cannot write (no space)" in found["text"]
+
+
+async def test_partitions_are_not_counted_for_each_overview(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = list[StoreStats]()
+    stats = DurableStore.stats.fget
+    assert stats is not None
+
+    def counted(store: DurableStore) -> StoreStats:
+        looks.append(stats(store))
+        return looks[-1]
+
+    async with Node(Config(data=str(tmp_path), **OFF)) as node:  # type: ignore[arg-type]
+        async with connect(f"tcp://{node.listeners['p2p']}", PROBE, window=0) as probe:
+            monkeypatch.setattr(DurableStore, "stats", property(counted))
+            for _ in range(20):
+                await probe.admin(OVERVIEW, {})
+            monkeypatch.undo()
+    assert 1 <= len(looks) <= 2
 
 
 async def test_peers_have_what_their_connections_move() -> None:
