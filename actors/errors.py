@@ -132,7 +132,7 @@ class IdsExhausted(RequestError):
 
 
 class StorageFailed(RequestError):
-    """the store cannot read or write this; nothing was changed"""
+    """the store cannot read or write this; nothing is acknowledged"""
 
     code = Code.STORAGE_FAILED
 

@@ -50,6 +50,7 @@ class Durability(IntEnum):
     MEMORY = 0
     OS = 1
     DISK = 2
+    REPLICATED = 3
 
 
 class Rights(IntFlag):

@@ -167,8 +167,9 @@ class Config:
     histories are then stored encrypted. A folder that has some in clear text is encrypted by
     `millpond keys passphrase set`, and a new folder by its first start."""
     durability: Durability = Durability.DISK
-    """The promise of an acknowledgement: `disk` (synced), `os` (written, synced within a second) or
-    `memory`. Without a data folder it is always `memory`."""
+    """The promise of an acknowledgement: `replicated` (in the object store of the replica), `disk`
+    (synced), `os` (written, synced within a second) or `memory`. Without a data folder it is always
+    `memory`."""
     default_channel: str = ""
     """Channel of clients that name none. Empty: such clients are refused (NACK f6, `ff ff ff`)."""
     basin: str = "millpond"
@@ -177,12 +178,12 @@ class Config:
     """Refuse clients whose first packet is not a HELLO."""
     channels: tuple[ChannelRule, ...] = ()
     """Rules for channels,
-    `PATTERN=pair|fanout|queue[,ttl=S,lease=S,attempts=N,durability=disk|os|memory,tee=STREAM]`. The
-    first rule that matches a name applies. `tee` appends each message to that stream; its name has
-    1 to 250 bytes without blanks."""
+    `PATTERN=pair|fanout|queue[,ttl=S,lease=S,attempts=N,durability=D,tee=STREAM]`, where D is a
+    durability as above. The first rule that matches a name applies. `tee` appends each message to
+    that stream; its name has 1 to 250 bytes without blanks."""
     streams: tuple[StreamRule, ...] = ()
     """Rules for streams, `PATTERN=OPTION[,OPTION...]` with `age=S`, `bytes=N` and
-    `durability=disk|os|memory`. The first rule that matches a name applies."""
+    `durability=D`. The first rule that matches a name applies."""
     access_file: str = ""
     """File with the access rules. Empty: `access.conf` in the data folder, if it exists. Without
     one, this machine may do everything, and others nothing except what contacts and
@@ -383,6 +384,9 @@ class Config:
     """Time after which a snapshot of the store is uploaded in any case."""
     replica_keep_s: float = 7 * 86_400.0
     """The moments of the last so many seconds can be restored; older objects are removed."""
+    replica_ack_s: float = 10.0
+    """Time that an acknowledgement with durability `replicated` waits for the object store. Then it
+    is refused with `storage failed`, and others at once, until the object store is back."""
     partition_handles_max: int = 256
     """Partition files kept open, about 130 KiB of memory and 3 descriptors each. The least recently
     used one is closed. Half of them are closed when the process runs out of descriptors."""
@@ -578,6 +582,14 @@ class Config:
         return self.durability if self.data else Durability.MEMORY
 
     @property
+    def is_replicated(self) -> bool:
+        """True: acknowledgements, or some of them, wait for the replica."""
+        durabilities = {self.durability}
+        durabilities.update(each.durability for each in self.channels if each.durability)
+        durabilities.update(each.durability for each in self.streams if each.durability)
+        return bool(self.data) and Durability.REPLICATED in durabilities
+
+    @property
     def p2p_settings(self) -> P2PSettings:
         return P2PSettings(
             login=LoginSettings(
@@ -621,6 +633,7 @@ class Config:
             snapshot_bytes=self.replica_snapshot_bytes,
             snapshot_every_s=self.replica_snapshot_s,
             keep_s=self.replica_keep_s,
+            ack_s=self.replica_ack_s,
         )
 
     @property

@@ -33,7 +33,7 @@ class ChannelRule:
     @staticmethod
     def parse(text: str) -> ChannelRule:
         """Read `PATTERN=pair|fanout|queue[,OPTION...]`; options are `ttl=S`, `lease=S`,
-        `attempts=N`, `durability=disk|os|memory` and `tee=STREAM`. Raises ConfigError."""
+        `attempts=N`, `durability=D` and `tee=STREAM`. Raises ConfigError."""
         pattern, _, rest = text.rpartition("=") if "," not in text else _split_rule(text)
         first, *options = rest.split(",")
         if not pattern or first.upper() not in Mode.__members__:
@@ -58,7 +58,7 @@ class StreamRule:
     @staticmethod
     def parse(text: str) -> StreamRule:
         """Read `PATTERN=OPTION[,OPTION...]`; options are `age=S`, `bytes=N` and
-        `durability=disk|os|memory`. Raises ConfigError."""
+        `durability=D`. Raises ConfigError."""
         head, *options = text.split(",")
         pattern, equals, first = head.partition("=")
         if not pattern or not equals or "=" not in first:
@@ -124,7 +124,7 @@ def _split_rule(text: str) -> tuple[str, str, str]:
 def durability_of(what: str, text: str) -> Durability:
     """The durability of that name. Raises ConfigError."""
     if text.upper() not in Durability.__members__:
-        raise ConfigError(f"{what} must be disk, os or memory, not {text!r}")
+        raise ConfigError(f"{what} must be replicated, disk, os or memory, not {text!r}")
     return Durability[text.upper()]
 
 

@@ -295,6 +295,8 @@ class Node:
     def _choose_replica(self) -> ReplicaService | None:
         """The replica of the configuration; None: there is none. Raises ConfigError."""
         settings, store = self.config.replica_settings, self._store
+        if settings is None and self.config.is_replicated:
+            raise ConfigError("durability: replicated needs a replica (--replica URL)")
         if settings is None:
             return None
         if not isinstance(store, DurableStore):
@@ -321,7 +323,7 @@ class Node:
             return Durability.MEMORY  # commands that look at the node use it, whatever is damaged
         if cell == CHANNELS:
             # Behind a deletion in the journal: it syncs what a channel on the disk has removed.
-            return Durability.DISK
+            return max(Durability.DISK, self.durability)
         if is_reserved(cell):
             return self._stream_rules.durability(qualified_name_of(cell))
         # Dead letters are as durable as the messages that they were.
@@ -473,6 +475,8 @@ class Node:
             self.backups.open(self._tasks)
             if self.replica is not None:
                 self.replica.start(self._tasks)
+                if self.config.is_replicated:
+                    await self.replica.settled()
             self.tls.open()
             listener = partial(self.listeners.get, "p2p")
             keyring = self.peer_services.open(

@@ -94,6 +94,8 @@ class DurableStore:
         self._entries: dict[bytes, IndexEntry] = {}
         self._unsynced: dict[IndexEntry, None] = {}
         self._delayed: deque[Commit] = deque()
+        self._unreplicated: deque[tuple[int, Commit]] = deque()
+        """Commits that wait until their lsn is replicated."""
         self._stored_lsn = 0
         self._stored_queues: list[StoredQueue] = []
         self._snapshot_done: Callable[[StoreSnapshot | Fault], None] | None = None
@@ -338,8 +340,10 @@ class DurableStore:
                 return _refused()
             entry = IndexEntry(name, kind_of(changes[0]), durability)
             self._entries[name] = entry
+        is_replicated = entry.durability is Durability.REPLICATED
         is_awaited = count_usage(entry, changes, self.usage, 1)
-        if is_awaited and (entry.fault is not None or not self.health.is_writable):
+        is_refused = entry.fault is not None or not self.health.is_writable
+        if is_awaited and (is_refused or (is_replicated and self._is_refusing)):
             count_usage(entry, changes, self.usage, -1)
             self._forget_if_idle(entry)
             return _refused()
@@ -353,12 +357,29 @@ class DurableStore:
             if type(change) is StoredMessage:
                 group.last_id = change.id  # ids ascend
                 break
-        if entry.durability is Durability.DISK:
+        if entry.durability >= Durability.DISK:
             group.needs_sync = True
-        return group.commit
+        if not is_replicated:
+            return group.commit
+        if group.replicated is None:
+            group.replicated = Deferred()
+        return group.replicated
+
+    @property
+    def _is_refusing(self) -> bool:
+        return self.follower is None or self.follower.is_refusing
+
+    def _is_ahead(self, entry: IndexEntry) -> bool:
+        """True: a partition has something that was refused because it was not replicated, or that
+        an earlier run left so. It is not served: else an answer would be about that."""
+        if entry.durability is not Durability.REPLICATED:
+            return False
+        return self.follower is None or entry.lsn > self.follower.replicated_lsn
 
     def load(self, name: bytes) -> Snapshot | Deferred[Snapshot | Fault]:
         entry = self._entries.get(name)
+        if entry is not None and self._is_ahead(entry):
+            return _failed(Fault.UNREADABLE)
         if entry is not None:
             return self._queues.load(entry)
         return _damaged() if self._refuses(name) else self._memory.load(name)
@@ -368,6 +389,8 @@ class DurableStore:
 
     def log_snapshot(self, name: bytes) -> LogSnapshot | Deferred[LogSnapshot | Fault]:
         entry = self._entries.get(name)
+        if entry is not None and self._is_ahead(entry):
+            return _failed(Fault.UNREADABLE)
         if entry is not None:
             return self._logs.log_snapshot(entry)
         if self._refuses(name):
@@ -446,8 +469,11 @@ class DurableStore:
             self.last_id = group.last_id
         for callback in group.callbacks:
             callback(segment)
+        if group.replicated is not None:
+            self._unreplicated.append((group.last_lsn, group.replicated))
         if self.follower is not None:
-            self.follower.take(group.records, group.last_lsn)
+            is_awaited = group.replicated is not None
+            self.follower.take(group.records, group.last_lsn, is_awaited=is_awaited)
         if self._delayed or self._is_congested:
             self._delayed.append(group.commit)
         else:
@@ -460,9 +486,19 @@ class DurableStore:
         return self._compactor.is_congested or (follower is not None and follower.is_behind)
 
     def release_commits(self) -> None:
-        """The follower is not behind any more: tell the callers that wait for that."""
+        """The follower went on: tell the callers that wait for that."""
         while self._delayed and not self._is_congested:
             self._delayed.popleft().finish(None)
+        waiting = self._unreplicated
+        while waiting and self.follower and waiting[0][0] <= self.follower.replicated_lsn:
+            waiting.popleft()[1].finish(None)
+
+    def refuse_unreplicated(self) -> None:
+        """The follower is refusing: tell the callers that wait for it. Their writes are stored, and
+        come to be replicated."""
+        refused, self._unreplicated = self._unreplicated, deque()
+        for _, commit in refused:
+            commit.finish(Fault.NOT_STORED)
 
     def _has_waste(self, entry: IndexEntry) -> bool:
         """True: much of the partition's file is gone."""
@@ -507,6 +543,8 @@ class DurableStore:
             for callback in group.callbacks:
                 callback(None)
             group.commit.finish(Fault.NOT_STORED)
+            if group.replicated is not None:
+                group.replicated.finish(Fault.NOT_STORED)
         for entry in unacked.affected:
             self._forget_if_idle(entry)
         self._compactor.make_space()
@@ -657,8 +695,12 @@ def _refused() -> Commit:
 
 
 def _damaged() -> Deferred[Any]:
+    return _failed(Fault.DAMAGED)
+
+
+def _failed(fault: Fault) -> Deferred[Any]:
     answer: Deferred[Any] = Deferred()
-    answer.finish(Fault.DAMAGED)
+    answer.finish(fault)
     return answer
 
 

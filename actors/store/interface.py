@@ -152,9 +152,18 @@ class JournalFollower(Protocol):
     def is_behind(self) -> bool:
         """True: callers are told of commits only after `DurableStore.release_commits`."""
 
-    def take(self, records: Sequence[bytes], last_lsn: int) -> None:
+    @property
+    def replicated_lsn(self) -> int:
+        """Everything up to this lsn outlives the node's machine."""
+
+    @property
+    def is_refusing(self) -> bool:
+        """True: what has to be replicated is refused, because it cannot be for now."""
+
+    def take(self, records: Sequence[bytes], last_lsn: int, *, is_awaited: bool) -> None:
         """The encoded records of a group that is stored, in order; the last one is `last_lsn`. They
-        may not be synced yet, if nobody was promised that."""
+        may not be synced yet, if nobody was promised that. `is_awaited`: callers wait until they
+        are replicated."""
 
 
 class Store(Protocol):

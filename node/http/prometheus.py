@@ -191,6 +191,11 @@ class _Snapshot:
             int(replica is not None and replica.is_away),
         )
         yield (
+            "replica_refusing",
+            "1 if what has to be replicated is refused, otherwise 0.",
+            int(replica is not None and replica.is_refusing),
+        )
+        yield (
             "replica_lag_bytes",
             "Bytes of the journal that are not in the replica yet.",
             0 if replica is None else replica.lag_bytes,

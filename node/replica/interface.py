@@ -8,19 +8,21 @@ import msgspec
 class ReplicaSettings(msgspec.Struct, frozen=True):
     """The address of the replica, and its limits: bytes that may wait for it; a snapshot after so
     many bytes of journal or so many seconds; seconds that old snapshots and journal objects are
-    kept."""
+    kept; seconds that an acknowledgement of `replicated` waits."""
 
     url: str
     lag_bytes_max: int
     snapshot_bytes: int
     snapshot_every_s: float
     keep_s: float
+    ack_s: float
 
 
 class ReplicaInfo(msgspec.Struct, frozen=True):
     """The replica of a node now. `lsn` is the last record that was shipped; `lag_bytes` wait, the
     oldest for `lag_s` seconds; `objects` and `bytes` were made since the start; `breaks` counts new
-    histories. `error` says why the object store is away. `snapshot_at` is 0 without a snapshot."""
+    histories. `is_refusing`: what has to be replicated is refused. `error` says why the object
+    store is away. `snapshot_at` is 0 without a snapshot."""
 
     url: str
     state: str
@@ -35,6 +37,7 @@ class ReplicaInfo(msgspec.Struct, frozen=True):
     breaks: int
     snapshots: int
     snapshot_at: float
+    is_refusing: bool = False
 
     @property
     def is_away(self) -> bool:

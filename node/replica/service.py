@@ -49,6 +49,7 @@ T = TypeVar("T")
 
 POSITION_S = 5.0
 """The position is stored so often. Everything after it is found again by the last object."""
+CLAIM_LOOK_S = 0.02
 SNAPSHOT_LOOK_S = 1.0
 SNAPSHOT_RETRY_S = 30.0
 UPLOAD_BYTES_S_MIN = 2**18
@@ -102,6 +103,8 @@ class ReplicaService:
             wall=wall,
             rng=rng,
             release=store.release_commits,
+            refuse=store.refuse_unreplicated,
+            ack_s=settings.ack_s,
         )
 
     def _read_position(self) -> Position:
@@ -133,8 +136,15 @@ class ReplicaService:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.shipper.run)
             tasks.start_soon(self.shipper.beat)
+            tasks.start_soon(self.shipper.watch)
             tasks.start_soon(self._keep_position)
             tasks.start_soon(self._make_snapshots)
+
+    async def settled(self) -> None:
+        """Wait until what is stored can be replicated, or for as long as an acknowledgement may
+        take."""
+        with anyio.move_on_after(self._settings.ack_s):
+            await self.shipper.is_settled.wait()
 
     async def finish(self) -> None:
         """Ship what was stored so far, if that takes no longer than a few seconds."""
@@ -165,6 +175,7 @@ class ReplicaService:
             breaks=shipper.breaks,
             snapshots=self._snapshot_count,
             snapshot_at=self._snapshot_at,
+            is_refusing=shipper.is_refusing,
         )
 
     # The position.
@@ -206,7 +217,7 @@ class ReplicaService:
         """Make a snapshot of each history at its begin, and when the journal behind the last one
         has become long or old."""
         while True:
-            await anyio.sleep(SNAPSHOT_LOOK_S)
+            await anyio.sleep(CLAIM_LOOK_S if self._snapshot_history < 0 else SNAPSHOT_LOOK_S)
             if self.shipper.state is not ShippingState.SHIPPING:
                 continue
             try:
@@ -224,6 +235,7 @@ class ReplicaService:
         if found:
             self._snapshot_history = found[-1].history
             self._snapshot_at = found[-1].made_at
+            self.shipper.has_snapshot(found[-1].history)
         self._snapshot_count = len(found)
 
     def _is_snapshot_due(self) -> bool:
@@ -268,6 +280,7 @@ class ReplicaService:
         finally:
             upload.is_given_up = True
             await anyio.to_thread.run_sync(upload.discard, abandon_on_cancel=True)
+        shipper.has_snapshot(place.history)
         self._snapshot_at = facts.made_at
         self._snapshot_bytes, self._snapshot_history = began_bytes, place.history
         log.info("replica snapshot: name=%s bytes=%d", name, upload.bytes_uploaded)

@@ -12,6 +12,7 @@ the next snapshot.
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
@@ -63,12 +64,14 @@ GATHER_S = 0.1
 BEAT_S = 10.0
 BEATS_KEPT = 3
 RETRY_S, RETRY_S_MAX = 0.5, 15.0
+RETRIES_COUNTED = 30
 FINISH_S = 5.0
 ANSWER_S = 60.0
 """A request that has no answer after so long is one that failed. Its thread goes on: a folder of
 another machine may hold it for ever."""
 THREADS_MAX = 8
 PASS_S = 0.02
+WATCH_S = 0.25
 POSITION_FILE = "replica.json"
 """The file of the data folder that has the position."""
 
@@ -110,13 +113,16 @@ class Opened(msgspec.Struct, frozen=True):
 
 
 class _Waiting(msgspec.Struct):
-    """Records of a group. `taken_at` is by the clock for spans, `stored_at` a moment."""
+    """Records of a group. `taken_at` is by the clock for spans, `stored_at` a moment; all up to
+    `after_lsn` is in groups before."""
 
     records: Sequence[bytes]
     last_lsn: int
     size: int
     taken_at: float
     stored_at: float
+    after_lsn: int
+    is_awaited: bool = False
 
 
 class _Attempt(msgspec.Struct, frozen=True):
@@ -125,11 +131,13 @@ class _Attempt(msgspec.Struct, frozen=True):
     header: JournalHeader
     data: bytes
     taken_at: float
+    after_lsn: int
 
 
 class Shipper:
     """Ships records to `objects`. `now` is a clock for spans, `wall` one for moments, in seconds;
-    `release` has callers told whose commits waited."""
+    `release` has callers told whose commits waited. Those that wait for the replica are told by
+    `refuse` after `ack_s` seconds that they have not got there."""
 
     def __init__(
         self,
@@ -142,6 +150,8 @@ class Shipper:
         wall: Callable[[], float],
         rng: Random,
         release: Callable[[], None],
+        refuse: Callable[[], None] = lambda: None,
+        ack_s: float = math.inf,
     ) -> None:
         self._objects = objects
         self._claimant = claimant
@@ -152,6 +162,13 @@ class Shipper:
         self._wall = wall
         self._rng = rng
         self._release = release
+        self._refuse = refuse
+        self._ack_s = ack_s
+        self.is_refusing = False
+        self.is_settled = anyio.Event()
+        """Set once everything that is stored can be replicated."""
+        self._restorable_history = -1
+        """The history that has a snapshot."""
         self._opened: Opened | None = None
         self._waiting: deque[_Waiting] = deque()
         self._attempt: _Attempt | None = None
@@ -169,6 +186,8 @@ class Shipper:
         self._threads = anyio.CapacityLimiter(THREADS_MAX)
         """Its own: requests that hang take no thread from the rest of the node."""
         self._beats = 0
+        self._waits_since = 0.0
+        """Since when a caller waits until its records are replicated; 0: none does."""
         self.state = ShippingState.CLAIMING
         self.error = ""
         """Why the object store cannot be reached, or refuses."""
@@ -186,18 +205,44 @@ class Shipper:
     def is_behind(self) -> bool:
         return self.lag_bytes > self._lag_bytes_max
 
-    def take(self, records: Sequence[bytes], last_lsn: int) -> None:
-        self._taken_lsn = last_lsn
+    def take(self, records: Sequence[bytes], last_lsn: int, *, is_awaited: bool) -> None:
+        after_lsn, self._taken_lsn = self._taken_lsn, last_lsn
+        self._waits_since = self._waits_since or (self._now() if is_awaited else 0.0)
         changed = [each for each in records if changes_something(each)]
         if not changed:
             return
         size = sum(map(len, changed))
-        self._waiting.append(_Waiting(changed, last_lsn, size, self._now(), self._wall()))
+        self._waiting.append(
+            _Waiting(changed, last_lsn, size, self._now(), self._wall(), after_lsn, is_awaited)
+        )
         self.lag_bytes += size
-        if len(self._waiting) == 1 or self.lag_bytes >= OBJECT_BYTES:
+        if len(self._waiting) == 1 or is_awaited or self.lag_bytes >= OBJECT_BYTES:
             self._wake.set()
         if self.is_behind and self.state is not ShippingState.SHIPPING:
             self._give_up()
+
+    @property
+    def replicated_lsn(self) -> int:
+        """Everything up to this lsn is in objects that a restoration reads."""
+        if self._claim is None or self._restorable_history != self.position.history:
+            return -1
+        oldest = self._attempt or (self._waiting[0] if self._waiting else None)
+        return self._taken_lsn if oldest is None else oldest.after_lsn
+
+    def has_snapshot(self, history: int) -> None:
+        """A snapshot of this history is uploaded: what is shipped can be restored."""
+        self._restorable_history = history
+        self._went_on()
+
+    def _went_on(self) -> None:
+        """Tell the callers whose records are replicated."""
+        if self.replicated_lsn >= 0:
+            self.is_refusing = False
+            self.is_settled.set()
+            outstanding = (each for each in self._waiting if each.is_awaited)
+            oldest = next(outstanding, None)
+            self._waits_since = 0.0 if oldest is None else oldest.taken_at
+        self._release()
 
     @property
     def lag_s(self) -> float:
@@ -226,7 +271,7 @@ class Shipper:
             except (ObjectStoreAway, ObjectStoreRefuses, BadReplica) as exc:
                 self._failed(exc)
                 delay_s = min(RETRY_S * 2**failures, RETRY_S_MAX)
-                failures += 1
+                failures = min(failures + 1, RETRIES_COUNTED)
                 await anyio.sleep(delay_s * self._rng.uniform(0.5, 1.0))
 
     async def beat(self) -> None:
@@ -241,6 +286,18 @@ class Shipper:
                 except (ObjectStoreAway, ObjectStoreRefuses, BadReplica) as exc:
                     log.debug("no beat: error=%s", exc)
             await anyio.sleep(BEAT_S)
+
+    async def watch(self) -> None:
+        """Refuse what has to be replicated while that takes too long."""
+        while True:
+            await anyio.sleep(WATCH_S)
+            since = self._waits_since
+            if since and self._now() - since >= self._ack_s:
+                log.warning("replica refuses: waited_s=%.1f", self._now() - since)
+                self.is_refusing, self._waits_since = True, 0.0
+                for each in self._waiting:
+                    each.is_awaited = False
+                self._refuse()
 
     async def finish(self) -> None:
         """Wait until all that was stored is shipped, not for long."""
@@ -285,7 +342,8 @@ class Shipper:
             salt=self._opened.salt,
         )
         self._claim = found
-        self._attempt = self._object([], after_lsn, self._now(), self._wall())
+        begins_at = self._waiting[0].after_lsn if self._waiting else self._taken_lsn
+        self._attempt = self._object([], after_lsn, self._now(), self._wall(), begins_at)
         await self._make(self._attempt)
         text = "replica claimed: epoch=%d number=%d history=%d lsn=%d"
         log.info(text, found.epoch, found.number, history, after_lsn)
@@ -300,7 +358,7 @@ class Shipper:
         if rest is not None and last is not None:
             if rest:
                 size = sum(len(record) for _, record in rest)
-                parts = _parts(rest, self._opened.lsn, self._now(), self._wall())
+                parts = _parts(rest, last.last_lsn, opened.lsn, self._now(), self._wall())
                 self._waiting.extendleft(reversed(parts))
                 self.lag_bytes += size
             self._waits_behind, self._writer = last.last_lsn, last.salt
@@ -342,7 +400,8 @@ class Shipper:
             self._wake = anyio.Event()
             await self._wake.wait()
         left_s = self._waiting[0].taken_at + GATHER_S - self._now()
-        if left_s > 0 and self.lag_bytes < OBJECT_BYTES:
+        is_awaited = any(each.is_awaited for each in self._waiting)
+        if left_s > 0 and not is_awaited and self.lag_bytes < OBJECT_BYTES:
             self._wake = anyio.Event()
             with anyio.move_on_after(left_s):
                 await self._wake.wait()
@@ -357,14 +416,19 @@ class Shipper:
             records += some.records
             size += some.size
         self._attempted_bytes = size
-        return self._object(records, some.last_lsn, first.taken_at, some.stored_at)
+        return self._object(records, some.last_lsn, first.taken_at, some.stored_at, first.after_lsn)
 
     def _goes_with(self, some: _Waiting, stored_at: float, size: int) -> bool:
         is_near = abs(some.stored_at - stored_at) <= OBJECT_S
         return is_near and size + some.size <= OBJECT_BYTES_MAX
 
     def _object(
-        self, records: Iterable[bytes], last_lsn: int, taken_at: float, made_at: float
+        self,
+        records: Iterable[bytes],
+        last_lsn: int,
+        taken_at: float,
+        made_at: float,
+        after_lsn: int,
     ) -> _Attempt:
         claim, position = self._claim, self.position
         assert claim is not None, "objects are made by the owner"
@@ -385,7 +449,7 @@ class Shipper:
             size=len(body),
             sha256=sha256(body).digest(),
         )
-        return _Attempt(header, encode_journal_object(header, body), taken_at)
+        return _Attempt(header, encode_journal_object(header, body), taken_at, after_lsn)
 
     async def _make(self, attempt: _Attempt) -> None:
         header = attempt.header
@@ -411,7 +475,7 @@ class Shipper:
         if self.state is not ShippingState.SHIPPING:
             self.state, self.error = ShippingState.SHIPPING, ""
             log.info("replica ships: number=%d lag_bytes=%d", header.number, self.lag_bytes)
-        self._release()
+        self._went_on()
 
     def _create(self, attempt: _Attempt) -> None:
         """Make the object. It is there already: ours, or somebody else owns the replica."""
@@ -450,7 +514,9 @@ class Shipper:
         self._release()
 
 
-def _parts(rest: list[tuple[int, bytes]], last_lsn: int, now: float, wall: float) -> list[_Waiting]:
+def _parts(
+    rest: list[tuple[int, bytes]], after_lsn: int, last_lsn: int, now: float, wall: float
+) -> list[_Waiting]:
     """Records of earlier runs, as much at once as goes into an object: they may be a journal."""
     parts: list[_Waiting] = []
     records: list[bytes] = []
@@ -460,8 +526,9 @@ def _parts(rest: list[tuple[int, bytes]], last_lsn: int, now: float, wall: float
         size += len(record)
         if size >= OBJECT_BYTES or at == len(rest):
             is_last = at == len(rest)
-            parts.append(_Waiting(records, last_lsn if is_last else lsn, size, now, wall))
-            records, size = [], 0
+            end = last_lsn if is_last else lsn
+            parts.append(_Waiting(records, end, size, now, wall, after_lsn))
+            records, size, after_lsn = [], 0, end
     return parts
 
 

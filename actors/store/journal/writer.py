@@ -51,7 +51,8 @@ class CommitGroup(msgspec.Struct, eq=False):
 
     Made in the loop's thread; once submitted, the writer reads all but `writes` and `callbacks`,
     which are the store's: the changes that the records hold, and the calls for when they are stored
-    in a segment, or not (None). `epoch` counts failures of the journal: records written after
+    in a segment, or not (None). `replicated` is the commit of those who wait for more than `commit`
+    tells (None: nobody does). `epoch` counts failures of the journal: records written after
     others that failed must fail as well. `names` has the last lsn of each name. `begins_segment`:
     the segment before is completed first.
     """
@@ -64,6 +65,7 @@ class CommitGroup(msgspec.Struct, eq=False):
     records: list[bytes] = []
     names: dict[bytes, int] = {}
     commit: Commit = msgspec.field(default_factory=Deferred)
+    replicated: Commit | None = None
     writes: list[tuple[IndexEntry, int, Sequence[Change]]] = []
     callbacks: list[Callable[[int | None], None]] = []
     _by_entry: dict[IndexEntry, list[Sequence[Change]]] | None = None

@@ -21,7 +21,7 @@ export const MODES = ["pair", "fanout", "queue"] as const;
 export type Mode = (typeof MODES)[number];
 export const ROLES = { producer: 1, consumer: 2, both: 3, worker: 4 } as const;
 export type Role = keyof typeof ROLES;
-export const DURABILITIES = ["memory", "os", "disk"] as const;
+export const DURABILITIES = ["memory", "os", "disk", "replicated"] as const;
 export type Durability = (typeof DURABILITIES)[number];
 
 const TAG = { channel: 1, role: 4, extensions: 5, window: 7, packetMax: 8, mode: 0x0e } as const;

@@ -44,7 +44,7 @@ that it opens to contacts (`millpond serve --peer-channel notes`), and refuses i
 """
 STDIN = 0
 CHUNK_BYTES = 65_536
-DURABILITIES = ("memory", "os", "disk")
+DURABILITIES = ("memory", "os", "disk", "replicated")
 """The names of durabilities, by their numbers on the wire."""
 PORT_MAX = 2**16 - 1
 

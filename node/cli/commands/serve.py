@@ -87,15 +87,15 @@ def add_parser(subparsers: Any) -> None:
         dest="channels",
         action="append",
         metavar="RULE",
-        help="PATTERN=pair|fanout|queue[,ttl=S,lease=S,attempts=N,durability=disk|os|memory,"
-        "tee=STREAM]; repeatable, the first match counts",
+        help="PATTERN=pair|fanout|queue[,ttl=S,lease=S,attempts=N,durability=D,tee=STREAM]; "
+        "repeatable, the first match counts",
     )
     parser.add_argument(
         "--stream",
         dest="streams",
         action="append",
         metavar="RULE",
-        help="PATTERN=age=S,bytes=N,durability=disk|os|memory (one or more): records are removed "
+        help="PATTERN=age=S,bytes=N,durability=D (one or more): records are removed "
         "when they are older, the oldest when there is more; repeatable, the first match counts",
     )
     parser.add_argument(
@@ -200,9 +200,9 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--durability",
-        metavar="disk|os|memory",
-        help="what an acknowledgement means: written to disk (default), handed to the "
-        "operating system, or in memory only",
+        metavar="replicated|disk|os|memory",
+        help="what an acknowledgement means: in the object store of --replica, written to disk "
+        "(default), handed to the operating system, or in memory only",
     )
 
 

@@ -830,3 +830,21 @@ def test_drafts_of_a_kill_are_removed(tmp_path: Path) -> None:
     os.utime(tmp_path / "journal/1", (1000, 1000))
     assert objects.remove_drafts(3000.0) == 1
     assert sorted(each.name for each in (tmp_path / "journal").iterdir()) == [".2.new", "1"]
+
+
+async def test_an_object_store_may_be_away_for_days(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After some thousand attempts the next one is made as before."""
+    monkeypatch.setattr(shipping, "RETRY_S_MAX", 0.0)
+    objects = MemoryObjects()
+    node = Node(tmp_path / "data", objects, Position(NODE))
+    async with node.shipping():
+        await node.shipped()
+        objects.is_away = True
+        node.run.write(QUEUES[0], message(young_id()))
+        requests = objects.requests
+        await until(lambda: objects.requests > requests + 1100, LIMIT_S)
+        objects.is_away = False
+        await node.shipped()
+    node.run.close()

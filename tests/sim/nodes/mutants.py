@@ -255,7 +255,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "disk taken for os",
         "journal",
         "actors/store/durable.py",
-        ("        if entry.durability is Durability.DISK:\n            group.needs_sync = True"),
+        ("        if entry.durability >= Durability.DISK:\n            group.needs_sync = True"),
         ("        if entry.durability is Durability.OS:\n            group.needs_sync = True"),
     ),
     Mutant(

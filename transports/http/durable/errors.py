@@ -116,7 +116,7 @@ def error_of(reply: StreamFailed | Failed) -> DurableError:
             return DurableError(429, "rate_limited", "too many requests")
         case Code.STORAGE_FAILED:
             return DurableError(
-                503, "storage", "the store cannot read or write this; nothing was changed"
+                503, "storage", "the store cannot read or write this; nothing is acknowledged"
             )
         case Code.OUTCOME_UNKNOWN:
             return DurableError(

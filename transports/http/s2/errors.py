@@ -207,7 +207,7 @@ def _meaning(code: Code) -> tuple[ErrorCode, str]:
         case Code.IDS_EXHAUSTED | Code.QUARANTINED:
             return ErrorCode.UNAVAILABLE, "the stream accepts no requests now; nothing was done"
         case Code.STORAGE_FAILED:
-            return ErrorCode.STORAGE, "the store cannot read or write this; nothing was changed"
+            return ErrorCode.STORAGE, "the store cannot read or write this; nothing is acknowledged"
         case Code.OUTCOME_UNKNOWN:
             return ErrorCode.OTHER, "the request may or may not have been carried out"
         case Code.NOT_NEGOTIATED:
