@@ -387,6 +387,11 @@ class Config:
     replica_ack_s: float = 10.0
     """Time that an acknowledgement with durability `replicated` waits for the object store. Then it
     is refused with `storage failed`, and others at once, until the object store is back."""
+    standby: bool = False
+    """Follow the replica of another node, and take over when that gives no sign of life."""
+    takeover_s: float = 10.0
+    """Time without a sign of life of the owner after which a standby takes over. The owner tells of
+    itself four times as often while there is a standby."""
     partition_handles_max: int = 256
     """Partition files kept open, about 130 KiB of memory and 3 descriptors each. The least recently
     used one is closed. Half of them are closed when the process runs out of descriptors."""

@@ -324,6 +324,11 @@ class OfflineStore:
         """The reason for which nothing can be written."""
         return self._store.health.reason
 
+    @property
+    def stored_lsn(self) -> int:
+        """The number of the last record that is stored."""
+        return self._store.stored_lsn
+
     def open(self) -> None:
         """Recover what there is. Raises Damaged, UnknownVersion, OSError, sqlite3.Error."""
         self._store.open(was_used=was_used(self._store.folder))

@@ -6,6 +6,7 @@
     blob/<hash>                a file of a snapshot, by its SHA-256; snapshots share them
     owner/<epoch>              the process that ships from some number on; made once
     beat/<epoch>-<count>       the owner was alive; old ones are removed
+    standby/<run>-<ms>         a standby that takes over after so long; the owner removes it
 
 Numbers have 20 digits, so that names sort like them. An object is made if it is absent, or not at
 all: whoever makes journal object n ships, and nobody else has n. Each journal object has the
@@ -35,6 +36,8 @@ from millpond.node.replica.errors import BadReplica
 FORMAT_VERSION = 1
 FORMAT = "format"
 JOURNAL, SNAPSHOT, BLOB, OWNER, BEAT = "journal/", "snapshot/", "blob/", "owner/", "beat/"
+STANDBY = "standby/"
+BEAT_S = 10.0
 MAGIC = b"MILLPOND REPLICA"
 HEADER_BYTES_MAX = 4096
 ID_BYTES = 16
@@ -65,7 +68,7 @@ class Owner(msgspec.Struct, frozen=True):
     host: str = ""
 
 
-class JournalHeader(msgspec.Struct, frozen=True):
+class JournalHeader(msgspec.Struct, frozen=True, omit_defaults=True):
     """The header of a journal object: the records with an lsn above `after_lsn` and up to
     `last_lsn`, without rewrites, which change nothing.
 
@@ -90,6 +93,9 @@ class JournalHeader(msgspec.Struct, frozen=True):
     previous: bytes
     size: int
     sha256: bytes
+    continues: bool = False
+    """The claim of a node whose store was made of everything before it: its history goes on from
+    there, with lsns of its own."""
 
     @property
     def digest(self) -> bytes:
@@ -131,11 +137,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Beat(msgspec.Struct, frozen=True):
-    """The owner of an epoch was alive at `at` (seconds since 1970), and had shipped `lsn`."""
+    """The owner of an epoch was alive at `at` (seconds since 1970), and had shipped `lsn`; the next
+    beat comes within about `every_s` seconds."""
 
     epoch: int
     at: float
     lsn: int
+    every_s: float = BEAT_S
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -165,6 +173,11 @@ def blob_name(digest: str) -> str:
 def beat_name(epoch: int, count: int) -> str:
     """The name of a beat."""
     return f"{BEAT}{epoch:020}-{count:020}"
+
+
+def standby_name(run: bytes, takeover_s: float) -> str:
+    """The name by which a standby tells the owner of itself."""
+    return f"{STANDBY}{run.hex()}-{round(takeover_s * 1000)}"
 
 
 def number_of(name: str) -> int:

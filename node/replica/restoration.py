@@ -228,6 +228,12 @@ class ReplicaRestoration:
             check()
         return restored
 
+    def restore_snapshot(self) -> None:
+        """Make the folder of the snapshot alone; the caller goes on from there."""
+        with restored_folder(self._target):
+            for file in self.manifest.files:
+                self._fetch(file, lambda size: None)
+
     def _fetch(self, file: SnapshotFile, progress: Progress) -> None:
         if not is_inside(file.path):
             raise BadReplica(f"{file.path!r} is no path within a data folder")
@@ -254,9 +260,9 @@ class ReplicaRestoration:
         store = OfflineStore(self._target)
         store.open()
         try:
-            rest = _Rest(self._objects, manifest, self._at)
+            rest = JournalCursor(self._objects, manifest, self._at)
             for header, body in self._until_end(rest):
-                writes = [*_writes(header, body, manifest.lsn)]
+                writes = [*writes_of(header, body, rest.behind)]
                 fault = store.write_all(writes)
                 if fault is not None:
                     raise _not_stored(fault, store.reason)
@@ -268,7 +274,7 @@ class ReplicaRestoration:
         is_cut, damage = rest.is_cut, self._damage
         return Restored(manifest, lsn, made_at, count, records, is_cut, damage)
 
-    def _until_end(self, rest: _Rest) -> Iterator[tuple[JournalHeader, bytes]]:
+    def _until_end(self, rest: JournalCursor) -> Iterator[tuple[JournalHeader, bytes]]:
         try:
             for header, body in rest.objects():
                 for _ in records_of(header, body):  # damage shows before anything is written
@@ -280,38 +286,54 @@ class ReplicaRestoration:
             self._damage = str(exc)
 
 
-class _Rest:
-    """The journal objects that follow a snapshot in its history, up to a moment."""
+class JournalCursor:
+    """A place in the journal of a replica: behind a snapshot, and on from there in its history and
+    in those that continue it, up to a moment. With `is_live` the end is not looked behind, since
+    the owner goes on."""
 
-    def __init__(self, objects: ObjectStore, manifest: Manifest, at: float | None) -> None:
+    def __init__(
+        self,
+        objects: ObjectStore,
+        manifest: Manifest,
+        at: float | None = None,
+        *,
+        is_live: bool = False,
+    ) -> None:
         self._objects = objects
-        self._manifest = manifest
         self._at = at
+        self._is_live = is_live
+        self.history = manifest.history
+        self.number = manifest.number
+        self.reached = self.behind = manifest.lsn
+        """The lsn up to which everything was given, and that before the last object."""
+        self.last: JournalHeader | None = None
         self.is_cut = False
 
     def objects(self) -> Iterator[tuple[JournalHeader, bytes]]:
-        """Raises BadReplica for what is missing or damaged in the middle."""
-        manifest, before = self._manifest, None
-        reached, number = manifest.lsn, manifest.number
+        """The objects from here to the end that have records. Raises BadReplica for one that is
+        missing or damaged in the middle."""
         while True:
             try:
-                header, body = _journal_object(self._objects, number)
+                header, body = _journal_object(self._objects, self.number)
             except NoObject:
-                self._check_end(number)
+                if not self._is_live:
+                    self._check_end(self.number)
                 return
             if self._at is not None and header.made_at > self._at:
                 return
-            if before is not None and header.previous != before.digest:
-                raise BadReplica(f"{journal_name(number)} does not follow the one before")
-            if header.history != manifest.history:
-                self.is_cut = header.history > manifest.history
+            if self.last is not None and header.previous != self.last.digest:
+                raise BadReplica(f"{journal_name(self.number)} does not follow the one before")
+            if header.history != self.history and not header.continues:
+                self.is_cut = header.history > self.history
                 return
-            if header.after_lsn > reached:
-                raise BadReplica(f"{journal_name(number)} begins behind {reached}")
-            if header.last_lsn > reached:
-                reached = header.last_lsn
+            if header.history != self.history:
+                self.history, self.reached = header.history, header.after_lsn
+            if header.after_lsn > self.reached:
+                raise BadReplica(f"{journal_name(self.number)} begins behind {self.reached}")
+            self.last, self.number = header, self.number + 1
+            if header.last_lsn > self.reached:
+                self.behind, self.reached = self.reached, header.last_lsn
                 yield header, body
-            before, number = header, number + 1
 
     def _check_end(self, number: int) -> None:
         """An object that is missing is the end, unless there are later ones."""
@@ -320,9 +342,10 @@ class _Rest:
             raise BadReplica(f"{journal_name(number)} is missing, and {later[0].name} is there")
 
 
-def _writes(
+def writes_of(
     header: JournalHeader, body: bytes, after_lsn: int
 ) -> Iterator[tuple[bytes, Sequence[Change]]]:
+    """The changes of a journal object behind an lsn, by name. Raises BadReplica."""
     for record in records_of(header, body):
         if record.lsn > after_lsn:
             try:

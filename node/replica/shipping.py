@@ -15,6 +15,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from functools import partial
 from hashlib import sha256
@@ -36,8 +37,10 @@ from millpond.node.replica.errors import (
 )
 from millpond.node.replica.object_store import ObjectStore
 from millpond.node.replica.objects import (
+    BEAT_S,
     FORMAT_VERSION,
     OWNER,
+    STANDBY,
     Beat,
     JournalHeader,
     beat_name,
@@ -47,6 +50,7 @@ from millpond.node.replica.objects import (
     encode_json,
     journal_body,
     journal_name,
+    number_of,
     owner_name,
 )
 from millpond.node.replica.ownership import Claim, Claimant, claim, last_header
@@ -61,17 +65,24 @@ OBJECT_BYTES_MAX = 8 * OBJECT_BYTES
 OBJECT_S = 1.0
 """Records that were stored further apart are in different objects."""
 GATHER_S = 0.1
-BEAT_S = 10.0
 BEATS_KEPT = 3
+BEATS_A_TAKEOVER = 4
+"""So many beats come within the time after which a standby takes over."""
+STANDBY_S = 60.0
+"""The owner beats for a standby for so long after it last told of itself."""
 RETRY_S, RETRY_S_MAX = 0.5, 15.0
+FIRST_BEAT_S, FIRST_BEATS_S = 0.5, 30.0
+"""A new owner beats so often for so long, until it has heard of its standbys."""
 RETRIES_COUNTED = 30
+CLAIM_WAIT_S = 0.5
+RUNS_KEPT = 100
 FINISH_S = 5.0
 ANSWER_S = 60.0
 """A request that has no answer after so long is one that failed. Its thread goes on: a folder of
 another machine may hold it for ever."""
 THREADS_MAX = 8
 PASS_S = 0.02
-WATCH_S = 0.25
+WATCH_S, PAUSE_S = 0.25, 3.0
 POSITION_FILE = "replica.json"
 """The file of the data folder that has the position."""
 
@@ -87,7 +98,9 @@ class ShippingState(StrEnum):
 class Position(msgspec.Struct, frozen=True):
     """Where shipping stands, as the data folder keeps it now and then: the next number, the
     history, the lsn up to which records were shipped, and the salt of the run's journal. `node` is
-    the id of the node in its replica, `run` that of the last run that was about to claim it."""
+    the id of the node in its replica, `run` that of the last run that was about to claim it, `runs`
+    those that may have made the last object. With a `mark` the store was made of the replica up to
+    the object of that digest, which is its lsn."""
 
     node: bytes
     number: int = 0
@@ -95,6 +108,8 @@ class Position(msgspec.Struct, frozen=True):
     lsn: int = 0
     salt: int = 0
     run: bytes = b""
+    runs: tuple[bytes, ...] = ()
+    mark: bytes = b""
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -155,8 +170,11 @@ class Shipper:
     ) -> None:
         self._objects = objects
         self._claimant = claimant
-        self.position = msgspec.structs.replace(position, run=claimant.run)
+        self._found = position
+        runs = (*position.runs, claimant.run)[-RUNS_KEPT:]
+        self.position = msgspec.structs.replace(position, run=claimant.run, runs=runs)
         self._last_run = position.run
+        self._continues = False
         self._lag_bytes_max = lag_bytes_max
         self._now = now
         self._wall = wall
@@ -186,6 +204,7 @@ class Shipper:
         self._threads = anyio.CapacityLimiter(THREADS_MAX)
         """Its own: requests that hang take no thread from the rest of the node."""
         self._beats = 0
+        self._beat_s, self._beats_until = BEAT_S, 0.0
         self._waits_since = 0.0
         """Since when a caller waits until its records are replicated; 0: none does."""
         self.state = ShippingState.CLAIMING
@@ -280,17 +299,29 @@ class Shipper:
         while True:
             claim = self._claim
             if claim is not None:
+                if not self._beats:
+                    self._beat_s = min(FIRST_BEAT_S, BEAT_S)
+                    self._beats_until = self._now() + FIRST_BEATS_S
+                elif self._now() > self._beats_until:
+                    self._beat_s = BEAT_S
                 try:
                     await self._in_thread(partial(self._check_owner, claim.epoch))
+                    await self._in_thread(self._look_for_standbys)
                     await self._in_thread(partial(self._make_beat, claim.epoch))
                 except (ObjectStoreAway, ObjectStoreRefuses, BadReplica) as exc:
                     log.debug("no beat: error=%s", exc)
-            await anyio.sleep(BEAT_S)
+            await anyio.sleep(self._beat_s if claim is not None else min(BEAT_S, CLAIM_WAIT_S))
 
     async def watch(self) -> None:
         """Refuse what has to be replicated while that takes too long."""
+        looked_at = self._now()
         while True:
             await anyio.sleep(WATCH_S)
+            before, looked_at = looked_at, self._now()
+            if looked_at - before > WATCH_S + PAUSE_S and self._claim is not None:
+                # This process was paused, and may be the owner no more.
+                with suppress(ObjectStoreAway, ObjectStoreRefuses, BadReplica):
+                    await self._in_thread(partial(self._check_owner, self._claim.epoch))
             since = self._waits_since
             if since and self._now() - since >= self._ack_s:
                 log.warning("replica refuses: waited_s=%.1f", self._now() - since)
@@ -314,9 +345,18 @@ class Shipper:
         if last is not None and last.epoch > epoch:
             raise _fenced(last, epoch)
 
+    def _look_for_standbys(self) -> None:
+        """Beat as often as the standbys need, which tell of themselves now and then."""
+        found = [each.name for each in self._objects.list(STANDBY)]
+        if found:
+            self._objects.remove(found)
+            shortest_s = min(number_of(each) for each in found) / 1000
+            self._beat_s = min(BEAT_S, shortest_s / BEATS_A_TAKEOVER)
+            self._beats_until = self._now() + STANDBY_S
+
     def _make_beat(self, epoch: int) -> None:
         count, self._beats = self._beats, self._beats + 1
-        beat = Beat(epoch, self._wall(), self.position.lsn)
+        beat = Beat(epoch, self._wall(), self.position.lsn, self._beat_s)
         try:
             self._objects.create(beat_name(epoch, count), encode_json(beat))
         except ObjectExists:
@@ -340,6 +380,8 @@ class Shipper:
             history=history,
             lsn=after_lsn,
             salt=self._opened.salt,
+            runs=(self._claimant.run,),
+            mark=b"",
         )
         self._claim = found
         begins_at = self._waiting[0].after_lsn if self._waiting else self._taken_lsn
@@ -351,6 +393,8 @@ class Shipper:
     def _take_over(self, found: Claim) -> tuple[int, int]:
         """The history that goes on, and the lsn behind which it does."""
         assert self._opened is not None
+        self._check_standing(found)
+        continues = self._is_marked(found)
         rest, last = self._rest_of(found), found.last
         self._is_first = False
         opened = self._opened
@@ -363,9 +407,33 @@ class Shipper:
                 self.lag_bytes += size
             self._waits_behind, self._writer = last.last_lsn, last.salt
             return last.history, last.last_lsn
-        self.breaks += 1
         self._writer = opened.writer
+        if continues and last is not None:
+            self._continues, self._restorable_history = True, last.history + 1
+            return last.history + 1, self._waits_behind
+        self.breaks += 1
         return (0 if last is None else last.history) + 1, self._waits_behind
+
+    def _check_standing(self, found: Claim) -> None:
+        """A folder whose replica went on without it must not claim that: acknowledged records of
+        the other node would be lost. One that was restored may, as nobody shipped from it."""
+        position, last = self._found, found.last
+        if not self._is_first or last is None or not (position.run or position.mark):
+            return
+        if last.digest != position.mark and last.run not in (position.run, *position.runs):
+            raise Fenced(
+                f"another process has shipped to this replica since this data folder did: it made "
+                f"{journal_name(last.number)} in epoch {last.epoch}; start this node with "
+                "--standby, or restore the replica into a new folder",
+                last.epoch,
+            )
+
+    def _is_marked(self, found: Claim) -> bool:
+        """True: the store is what the replica has, and nothing was written to it since."""
+        assert self._opened is not None
+        last, rest = found.last, self._opened.rest
+        is_marked = last is not None and last.digest == self._found.mark
+        return self._is_first and is_marked and rest is not None and not rest.records
 
     def _rest_of(self, found: Claim) -> list[tuple[int, bytes]] | None:
         """The records of earlier runs that are not shipped, by their lsn, if these follow what is:
@@ -448,7 +516,9 @@ class Shipper:
             previous=self._previous,
             size=len(body),
             sha256=sha256(body).digest(),
+            continues=self._continues,
         )
+        self._continues = False
         return _Attempt(header, encode_journal_object(header, body), taken_at, after_lsn)
 
     async def _make(self, attempt: _Attempt) -> None:

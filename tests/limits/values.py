@@ -383,6 +383,7 @@ STORE: dict[str, Numbers] = {
     "the moment of a backup on a disk that does not answer": (backup_snapshots.SNAPSHOT_S_MAX,),
     "bytes that wait for a replica": (config.replica_lag_bytes_max,),
     "an acknowledgement that waits for the replica (`replicated`)": (config.replica_ack_s,),
+    "silence of the owner before a standby takes over": (config.takeover_s,),
     "a journal object of a replica": (shipping.OBJECT_BYTES, shipping.OBJECT_BYTES_MAX),
     "beats, owners of a replica": (shipping.BEATS_KEPT, replica_snapshots.OWNERS_KEPT),
     "upload of a file of a snapshot": (

@@ -27,13 +27,13 @@ from millpond.node.replica.errors import (
     ReplicaError,
 )
 from millpond.node.replica.object_store import ObjectStore, open_object_store
+from millpond.node.replica.objects import BEAT_S
 from millpond.node.replica.restoration import (
     ReplicaRestoration,
     ReplicaStatus,
     read_status,
     verify,
 )
-from millpond.node.replica.shipping import BEAT_S
 from millpond.node.replica.snapshots import prune
 from millpond.node.units import duration_s
 

@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -32,7 +32,7 @@ from millpond.node.cli.options.tls import add_listener_options, key_of
 from millpond.node.cli.output import json_line, write_async
 from millpond.node.config import LISTENERS, OFF, Config, ConfigError, load_config
 from millpond.node.data_folder import StopTimedOut
-from millpond.node.environment import installed_version
+from millpond.node.environment import current_environment, installed_version, loop_time
 from millpond.node.events import EventLog, log_as_events
 from millpond.node.late_modules import load_late_modules
 from millpond.node.log_handler import flush_log, set_up_logging, write_error
@@ -194,6 +194,18 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
         "written; `millpond restore --from URL` makes a data folder of it",
     )
     parser.add_argument(
+        "--standby",
+        action="store_true",
+        default=None,
+        help="follow the --replica of another node, and take over when that is gone",
+    )
+    parser.add_argument(
+        "--takeover-s",
+        type=float,
+        metavar="S",
+        help="take over when the owner gave no sign of life for so long (default 10)",
+    )
+    parser.add_argument(
         "--passphrase-file",
         metavar="FILE",
         help="the passphrase under which keys and chat histories are stored encrypted",
@@ -246,6 +258,8 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
         raise usage_error("--durability memory excludes --data")
     if args.memory and args.replica is not None:
         raise usage_error("--memory excludes --replica: nothing is stored that could be shipped")
+    if args.memory and args.standby:
+        raise usage_error("--memory excludes --standby")
 
 
 def _config(args: argparse.Namespace) -> Config:
@@ -253,6 +267,7 @@ def _config(args: argparse.Namespace) -> Config:
         *(*LISTENERS, "channels", "streams", "default_channel", "require_hello", "token_file"),
         *("access_file", "insecure_public", "host_names", "origins"),
         *("drain_timeout_s", "data", "passphrase_file", "durability", "replica"),
+        *("standby", "takeover_s"),
         *("tls_cert", "tls_key", "tls_client_ca", "tls_client", "tls_listeners"),
         "http_long_poll_s",
         *OUTBOX_FIELDS,
@@ -271,6 +286,8 @@ def _config(args: argparse.Namespace) -> Config:
     elif not config.data:
         config = replace(config, data=str(data_folder(os.environ)))
     config = replace(config, tls_key=key_of(config.tls_cert, config.tls_key))
+    if config.standby and not (config.replica and config.data):
+        raise usage_error("--standby needs the --replica to follow, and a data folder")
     if all(getattr(config, name) == OFF for name in LISTENERS):
         raise usage_error("all listeners are off; give --p2p or --ws")
     return config
@@ -321,6 +338,8 @@ async def _serve(
     numbers = [each for each in SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
     had_terminal = _has_terminal()
     with anyio.open_signal_receiver(*numbers) as signals:
+        if config.standby and not await _stood_by(config, as_json, signals):
+            return ExitCode.OK
         node = await _started(config, record)
         try:
             tune_memory()
@@ -346,6 +365,45 @@ async def _serve(
         # Threads that wait for the disk keep the interpreter from ending.
         deadline.exit()
     return ExitCode.OK
+
+
+async def _stood_by(config: Config, as_json: bool, signals: AsyncIterator[signal.Signals]) -> bool:
+    """Follow the replica until the node is to start. False: a signal ended it."""
+    from millpond.node.replica.object_store import open_object_store
+    from millpond.node.replica.standby import Standby
+
+    def announce() -> None:
+        if as_json:
+            line = json_line({"event": "standby", "replica": config.replica})
+        else:
+            line = f"millpond standby: follows {config.replica}\n".encode()
+        sys.stdout.buffer.write(line)
+        sys.stdout.flush()
+
+    environment = current_environment()
+    standby = Standby(
+        open_object_store(config.replica),
+        Path(config.data),
+        config.takeover_s,
+        now=loop_time(),
+        wall=environment.wall,
+        entropy=environment.entropy,
+        ready=announce,
+    )
+    is_over = False
+    async with anyio.create_task_group() as tasks:
+
+        async def watch() -> None:
+            async for number in signals:
+                if number != signal.SIGHUP:
+                    tasks.cancel_scope.cancel()
+                    return
+
+        tasks.start_soon(watch)
+        await standby.run()
+        is_over = True
+        tasks.cancel_scope.cancel()
+    return is_over
 
 
 async def _started(config: Config, record: Callable[[EventLog], None]) -> Node:

@@ -1,0 +1,337 @@
+"""A standby: a copy of a replica in a data folder, which follows the owner and takes its place.
+
+The copy is in the folder `standby` of the data folder, so that nothing of the node's own is touched
+until it takes over. It is made of a snapshot, and follows the journal. When the owner gives no sign
+of life for so long, the standby reads to the end of the journal and makes the next object: from
+then on the owner is out, and whatever it had acknowledged as replicated is in the copy. Then the
+copy takes the place of the node's store, which stays in the folder `replaced`.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import socket
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from millpond.actors.state.checkpoint_store import FOLDER as STATES
+from millpond.actors.store.catalog_recovery import DAMAGED, JOURNAL, PARTITIONS
+from millpond.node.atomic_files import replace, sync_folder
+from millpond.node.clock_file import READING
+from millpond.node.data_folder import RESTORING, FolderLock, OfflineStore
+from millpond.node.replica.errors import (
+    BadReplica,
+    NoObject,
+    ObjectExists,
+    ObjectStoreAway,
+    ObjectStoreRefuses,
+)
+from millpond.node.replica.object_store import ObjectStore
+from millpond.node.replica.objects import (
+    BEAT,
+    BEAT_S,
+    FORMAT,
+    FORMAT_VERSION,
+    ID_BYTES,
+    SNAPSHOT,
+    FormatObject,
+    JournalHeader,
+    decode_beat,
+    decode_format,
+    decode_journal_object,
+    encode_journal_object,
+    encode_json,
+    journal_name,
+    records_of,
+    standby_name,
+)
+from millpond.node.replica.ownership import Claimant, claim, last_header
+from millpond.node.replica.restoration import JournalCursor, ReplicaRestoration, writes_of
+from millpond.node.replica.shipping import ANSWER_S, POSITION_FILE, Position
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+CATALOGS = "catalogue."
+COPY, REPLACED = "standby", "replaced"
+STORE_NAMES = (JOURNAL, PARTITIONS, DAMAGED, STATES, READING, POSITION_FILE)
+"""The files and folders of a store, besides those of the catalog. Everything else stays: the
+identity and the keys of the node, its access rules, and what people keep there."""
+LOOK_S, LOOK_S_MIN = 0.5, 0.1
+TELL_S = 20.0
+"""A standby tells of itself so often, as the owner removes what it has read."""
+RETRY_S = 1.0
+BEATS_MISSED = 3
+"""The owner is dead when it missed so many beats, where that is longer than the takeover time."""
+COPY_S_MAX = 86_400.0
+"""A copy that takes longer is begun anew."""
+
+
+class Standby:
+    """Follows the replica in `objects`, for the data folder `folder`. `now` is a clock for spans,
+    `wall` one for moments, in seconds."""
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        folder: Path,
+        takeover_s: float,
+        *,
+        now: Callable[[], float],
+        wall: Callable[[], float],
+        entropy: Callable[[int], bytes],
+        ready: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._objects = objects
+        self._folder = folder
+        self._copy = folder / COPY
+        self._takeover_s = takeover_s
+        self._now = now
+        self._wall = wall
+        self._entropy = entropy
+        self._run = entropy(ID_BYTES)
+        self._ready = ready
+        self._store: OfflineStore | None = None
+        self._cursor: JournalCursor | None = None
+        self._threads = anyio.CapacityLimiter(4)
+        self._sign: object = None
+        self._seen_at = now()
+        self._every_s = BEAT_S
+        self._told_at = -TELL_S
+
+    async def run(self) -> None:
+        """Return when the node may start on the folder, as the owner. Raises OSError, FolderInUse,
+        BadReplica for a replica of a later version."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = FolderLock(self._folder, is_restoring=True)
+        try:
+            await self._follow()
+        finally:
+            self._close()
+            lock.release()
+
+    async def _follow(self) -> None:
+        is_copied = False
+        while True:
+            began = self._now()
+            try:
+                if await self._in_thread(self._look):
+                    is_copied = False
+                if self._is_silent and await self._in_thread(self._take_over):
+                    return
+                if not is_copied and self._store is not None:
+                    is_copied = True
+                    log.info("standby follows: number=%d", self._number)
+                    self._ready()
+            except (ObjectStoreAway, ObjectStoreRefuses, NoObject, BadReplica) as exc:
+                log.warning("standby cannot follow: error=%s", exc)
+                self._heard()  # of the object store nothing is known, so nothing of the owner
+                await anyio.sleep(RETRY_S)
+            pause_s = max(LOOK_S_MIN, min(LOOK_S, self._takeover_s / 8))
+            await anyio.sleep(pause_s)
+            if self._now() - began > max(self._takeover_s / 2, 2 * ANSWER_S):
+                self._heard()  # this process was paused, and the owner perhaps not
+
+    @property
+    def _number(self) -> int:
+        return 0 if self._cursor is None else self._cursor.number
+
+    # The owner.
+
+    def _heard(self) -> None:
+        self._seen_at = self._now()
+
+    @property
+    def _is_silent(self) -> bool:
+        limit_s = max(self._takeover_s, BEATS_MISSED * self._every_s)
+        return self._now() - self._seen_at >= limit_s
+
+    def _look(self) -> bool:
+        """Follow the journal, and look for signs of life. True: the copy was begun anew."""
+        if self._now() - self._told_at >= TELL_S:
+            self._told_at = self._now()
+            try:
+                self._objects.create(standby_name(self._run, self._takeover_s), b"")
+            except ObjectExists:
+                pass
+        is_new = self._store is None and self._begin()
+        if self._store is not None:
+            self._apply()
+        beats = self._objects.list(BEAT)
+        sign = (self._number, beats[-1].name if beats else "")
+        if sign != self._sign:
+            self._sign = sign
+            self._heard()
+            if beats:
+                try:
+                    self._every_s = decode_beat(
+                        self._objects.get(beats[-1].name), beats[-1].name
+                    ).every_s
+                except NoObject:
+                    pass  # removed meanwhile
+        return is_new
+
+    # The copy.
+
+    def _begin(self) -> bool:
+        """Make a copy of the newest snapshot. False: there is none yet."""
+        if not self._objects.list(SNAPSHOT):
+            return False
+        self._close()
+        shutil.rmtree(self._copy, ignore_errors=True)
+        restoration = ReplicaRestoration(self._objects, self._copy)
+        manifest = restoration.manifest
+        restoration.restore_snapshot()
+        self._store = OfflineStore(self._copy)
+        self._store.open()
+        self._cursor = JournalCursor(self._objects, manifest, is_live=True)
+        return True
+
+    def _apply(self) -> None:
+        """Write the objects that are new to the copy."""
+        store, cursor = self._store, self._cursor
+        assert store is not None and cursor is not None
+        for header, body in cursor.objects():
+            for _ in records_of(header, body):  # damage shows before anything is written
+                pass
+            fault = store.write_all([*writes_of(header, body, cursor.behind)])
+            if fault is not None:
+                self._close()
+                raise OSError(f"the copy cannot be written: {store.reason or fault.name}")
+        if cursor.is_cut:
+            log.warning("standby begins anew: the journal of the owner has a gap")
+            self._close()
+
+    def _close(self) -> None:
+        store, self._store, self._cursor = self._store, None, None
+        if store is not None:
+            store.close()
+
+    # Taking over.
+
+    def _take_over(self) -> bool:
+        """Keep the owner out, and put the copy in the place of the store. False: the owner lives,
+        or another standby was faster."""
+        if self._is_own():
+            log.warning("standby starts: nobody has shipped since this folder did")
+            return True
+        try:
+            node = decode_format(self._objects.get(FORMAT)).node
+        except NoObject:
+            return self._found()
+        if self._store is None or self._cursor is None:
+            return False  # without a snapshot there is nothing to go on from
+        store, cursor = self._store, self._cursor
+        claimant = Claimant(node, self._run, socket.gethostname())
+        found = claim(self._objects, claimant, cursor.number, self._wall())
+        self._apply()
+        if self._cursor is None or cursor.number != found.number:
+            self._heard()
+            return False
+        lsn = store.stored_lsn
+        header = JournalHeader(
+            version=FORMAT_VERSION,
+            number=found.number,
+            epoch=found.epoch,
+            history=cursor.history + 1,
+            node=node,
+            run=self._run,
+            made_at=self._wall(),
+            after_lsn=lsn,
+            last_lsn=lsn,
+            salt=0,
+            previous=b"" if found.last is None else found.last.digest,
+            size=0,
+            sha256=sha256().digest(),
+            continues=True,
+        )
+        if not self._made(header):
+            self._heard()
+            return False
+        log.warning("standby takes over: epoch=%d number=%d", found.epoch, found.number)
+        self._close()
+        position = Position(node, header.number + 1, header.history, lsn, mark=header.digest)
+        replace(self._copy / POSITION_FILE, msgspec.json.encode(position))
+        self._install()
+        return True
+
+    def _made(self, header: JournalHeader) -> bool:
+        name = journal_name(header.number)
+        try:
+            self._objects.create(name, encode_journal_object(header, b""))
+        except ObjectExists:
+            there, _ = decode_journal_object(self._objects.get(name), name)
+            return there == header  # of an attempt whose answer was lost
+        return True
+
+    def _is_own(self) -> bool:
+        """True: the node's own store is what was shipped last, and has all of it."""
+        position = self._own_position()
+        if position is None:
+            return False
+        last = last_header(self._objects, position.number)
+        if last is None:
+            return False
+        return last.digest == position.mark or last.run in (position.run, *position.runs)
+
+    def _own_position(self) -> Position | None:
+        try:
+            data = (self._folder / POSITION_FILE).read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            return msgspec.json.decode(data, type=Position)
+        except msgspec.MsgspecError:
+            return None
+
+    def _found(self) -> bool:
+        """Begin a replica where there is none. False: another standby did."""
+        position = self._own_position() or Position(self._entropy(ID_BYTES))
+        try:
+            format_ = FormatObject(FORMAT_VERSION, position.node, self._wall())
+            self._objects.create(FORMAT, encode_json(format_))
+        except ObjectExists:
+            if decode_format(self._objects.get(FORMAT)).node != position.node:
+                return False
+        replace(self._folder / POSITION_FILE, msgspec.json.encode(position))
+        return True
+
+    def _install(self) -> None:
+        """Put the copy in the place of the store. A node does not start on the folder before that
+        is done; a standby that was killed here begins anew."""
+        folder, replaced = self._folder, self._folder / REPLACED
+        replace(folder / RESTORING, b"")
+        theirs = [each for each in folder.iterdir() if _is_of_store(each.name)]
+        if theirs:
+            shutil.rmtree(replaced, ignore_errors=True)
+            replaced.mkdir(mode=0o700)
+            for each in theirs:
+                each.rename(replaced / each.name)
+        for each in self._copy.iterdir():
+            if _is_of_store(each.name):
+                each.rename(folder / each.name)
+        sync_folder(folder)
+        (folder / RESTORING).unlink()
+        sync_folder(folder)
+        shutil.rmtree(self._copy, ignore_errors=True)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        try:
+            with anyio.fail_after(COPY_S_MAX):
+                return await anyio.to_thread.run_sync(
+                    work, abandon_on_cancel=True, limiter=self._threads
+                )
+        except TimeoutError as exc:
+            raise ObjectStoreAway(f"no answer within {COPY_S_MAX:.0f} s") from exc
+
+
+def _is_of_store(name: str) -> bool:
+    return name in STORE_NAMES or name.startswith(CATALOGS)
