@@ -250,7 +250,7 @@ class Shipper:
 
     def has_snapshot(self, history: int) -> None:
         """A snapshot of this history is uploaded: what is shipped can be restored."""
-        self._restorable_history = history
+        self._restorable_history = max(self._restorable_history, history)
         self._went_on()
 
     def _went_on(self) -> None:

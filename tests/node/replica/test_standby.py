@@ -1,0 +1,186 @@
+"""A standby: its copy of the replica, and the moment at which it takes the place of the owner."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import anyio
+import pytest
+
+from millpond import connect
+from millpond.actors.messages import Durability
+from millpond.node.config import Config
+from millpond.node.config_rules import ChannelRule
+from millpond.node.node import Node
+from millpond.node.replica import service, shipping, standby
+from millpond.node.replica.errors import Fenced, ObjectStoreAway
+from millpond.node.replica.object_store import FolderObjects, Listed
+from millpond.node.replica.objects import JOURNAL
+from millpond.node.replica.restoration import verify
+from millpond.node.replica.standby import COPY, REPLACED, Standby
+from tests.node.outbox.peer_nodes import until
+
+pytestmark = pytest.mark.anyio
+
+LIMIT_S = 60.0
+CHANNEL = "jobs/mail"
+CLOSED = dict.fromkeys(("ws", "s3p", "rustlog", "http"), "off")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipping, "FIRST_BEAT_S", 0.05)
+    monkeypatch.setattr(shipping, "BEAT_S", 0.05)
+    monkeypatch.setattr(service, "SNAPSHOT_LOOK_S", 0.01)
+    monkeypatch.setattr(standby, "LOOK_S", 0.02)
+    monkeypatch.setattr(standby, "LOOK_S_MIN", 0.02)
+    monkeypatch.setattr(standby, "RETRY_S", 0.02)
+
+
+def config(tmp_path: Path, name: str) -> Config:
+    return Config(
+        data=str(tmp_path / name),
+        replica=f"file://{tmp_path}/replica",
+        durability=Durability.REPLICATED,
+        channels=(ChannelRule.parse("*=queue"),),
+        p2p="127.0.0.1:0",
+        **CLOSED,
+    )
+
+
+def standing_by(
+    tmp_path: Path, name: str, objects: FolderObjects | None = None, **more: Any
+) -> Standby:
+    return Standby(
+        objects or FolderObjects(tmp_path / "replica"),
+        tmp_path / name,
+        1.0,
+        now=time.monotonic,
+        wall=more.pop("wall", time.time),
+        entropy=Random(name).randbytes,
+        **more,
+    )
+
+
+async def put(node: Node, *texts: bytes) -> None:
+    url = f"tcp://{node.listeners['p2p']}"
+    async with connect(url, CHANNEL, role="producer") as channel:
+        for text in texts:
+            await channel.put(text)
+
+
+async def received(node: Node, count: int) -> list[bytes]:
+    url = f"tcp://{node.listeners['p2p']}"
+    async with connect(url, CHANNEL, role="consumer") as channel:
+        with anyio.fail_after(LIMIT_S):
+            return [bytes((await channel.receive()).data) for _ in range(count)]
+
+
+async def test_a_standby_takes_over_and_goes_on_without_a_gap(tmp_path: Path) -> None:
+    """An hour behind: clocks decide nothing. What was its own store before is kept."""
+    async with Node(config(tmp_path, "b")):
+        pass  # it had a store of its own once, in a replica that is gone
+    (tmp_path / "replica").rename(tmp_path / "earlier")
+    (tmp_path / "b/replica.json").unlink()
+    (tmp_path / "b/notes.txt").write_text("theirs")
+    ready = anyio.Event()
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            async with Node(config(tmp_path, "a")) as owner:
+                await put(owner, b"one")
+                other = standing_by(tmp_path, "b", ready=ready.set, wall=lambda: time.time() - 3600)
+                tasks.start_soon(other.run)
+                await ready.wait()
+                await put(owner, b"two")
+    async with Node(config(tmp_path, "b")) as node:
+        assert node.replica is not None and node.replica.info.breaks == 0
+        await put(node, b"three")
+        assert await received(node, 3) == [b"one", b"two", b"three"]
+    assert (tmp_path / "b" / REPLACED / "journal").is_dir()
+    assert (tmp_path / "b/notes.txt").read_text() == "theirs"
+    assert not (tmp_path / "b" / COPY).exists()
+    verify(FolderObjects(tmp_path / "replica"), lambda size: None)
+
+
+async def test_an_earlier_owner_does_not_start_as_one(tmp_path: Path) -> None:
+    """It would put its own store in the place of what the other one acknowledged."""
+    async with Node(config(tmp_path, "a")) as owner:
+        await put(owner, b"one")
+    await standing_by(tmp_path, "b").run()
+    async with Node(config(tmp_path, "b")) as node:
+        await put(node, b"two")
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with Node(config(tmp_path, "a")):
+            await anyio.sleep(LIMIT_S)
+    assert caught.group_contains(Fenced, match="--standby")
+    await standing_by(tmp_path, "a").run()
+    async with Node(config(tmp_path, "a")) as node:
+        assert await received(node, 2) == [b"one", b"two"]
+
+
+async def test_the_node_that_shipped_last_goes_on_with_its_own_store(tmp_path: Path) -> None:
+    async with Node(config(tmp_path, "a")) as owner:
+        await put(owner, b"one")
+    await standing_by(tmp_path, "a").run()
+    assert not (tmp_path / "a" / REPLACED).exists()
+    async with Node(config(tmp_path, "a")) as node:
+        assert node.replica is not None
+        assert await received(node, 1) == [b"one"] and node.replica.info.breaks == 0
+
+
+async def test_of_two_on_an_empty_bucket_one_begins(tmp_path: Path) -> None:
+    begun: list[str] = []
+    stop = anyio.CancelScope()
+
+    async def stand(name: str) -> None:
+        await standing_by(tmp_path, name).run()
+        begun.append(name)
+        async with Node(config(tmp_path, name)) as node:
+            await put(node, name.encode())
+            await until(lambda: stop.cancel_called, LIMIT_S)
+
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stand, "a")
+            tasks.start_soon(stand, "b")
+            await until(lambda: bool(begun), LIMIT_S)
+            await anyio.sleep(2.0)  # twice the time of a takeover
+            assert len(begun) == 1
+            stop.cancel()
+            tasks.cancel_scope.cancel()
+
+
+class AwayFolder(FolderObjects):
+    """A folder that this node does not reach; the owner does."""
+
+    is_away = False
+
+    def list(self, prefix: str, after: str = "") -> list[Listed]:
+        if self.is_away:
+            raise ObjectStoreAway("no answer within 30 s")
+        return super().list(prefix, after)
+
+
+async def test_a_standby_without_the_object_store_waits(tmp_path: Path) -> None:
+    """It hears nothing of the owner, which is alive."""
+    objects, ready = AwayFolder(tmp_path / "replica"), anyio.Event()
+    async with Node(config(tmp_path, "a")) as owner, anyio.create_task_group() as tasks:
+        await put(owner, b"one")
+        tasks.start_soon(standing_by(tmp_path, "b", objects, ready=ready.set).run)
+        await ready.wait()
+        objects.is_away = True
+        await anyio.sleep(2.0)  # twice the time of a takeover
+        objects.is_away = False
+        await put(owner, b"two")
+        epochs = {each.name for each in FolderObjects(tmp_path / "replica").list("owner/")}
+        assert len(epochs) == 1
+        assert FolderObjects(tmp_path / "replica").list(JOURNAL)
+        tasks.cancel_scope.cancel()
