@@ -85,7 +85,7 @@ async def received(node: Node, count: int) -> list[bytes]:
 
 
 async def test_a_standby_takes_over_and_goes_on_without_a_gap(tmp_path: Path) -> None:
-    """An hour behind: clocks decide nothing. What was its own store before is kept."""
+    """An hour behind: clocks decide nothing. Its earlier store is kept."""
     async with Node(config(tmp_path, "b")):
         pass  # it had a store of its own once, in a replica that is gone
     (tmp_path / "replica").rename(tmp_path / "earlier")
