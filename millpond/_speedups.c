@@ -13,7 +13,7 @@
 
 /* Goes up with each change of a function's arguments or results, together with that of
    transports/speedups.py. */
-enum { REVISION = 9 };
+enum { REVISION = 10 };
 
 /* P2P packets (transports/p2p/framing.py and packets.py). */
 
@@ -281,6 +281,84 @@ read_packet_run(PyObject *module, PyObject *const *args, Py_ssize_t count)
         at += LENGTH_BYTES + (Py_ssize_t)size;
     }
     return Py_BuildValue("Nn", values, at);
+}
+
+/* WebSocket frames (transports/websocket/frames.py). */
+
+enum { WS_BINARY = 0x82, WS_MASKED = 0x80, WS_WIDE = 126, WS_HEAD_BYTES = 2, WS_MASK_BYTES = 4 };
+
+/* The payload of the next frame and the mask before it, passed over, and its size; 0: it is no
+   masked binary message, is not whole, or is longer than 64 KiB. */
+static uint32_t
+skip_ws_frame(const unsigned char *data, Py_ssize_t end, Py_ssize_t *at)
+{
+    const Py_ssize_t left = end - *at;
+    if (left < WS_HEAD_BYTES + WS_MASK_BYTES || data[*at] != WS_BINARY
+        || !(data[*at + 1] & WS_MASKED))
+        return 0;
+    uint32_t size = data[*at + 1] & 0x7f;
+    Py_ssize_t head = WS_HEAD_BYTES + WS_MASK_BYTES;
+    if (size == WS_WIDE) {
+        size = (uint32_t)data[*at + 2] << 8 | data[*at + 3];
+        head += 2;
+    }
+    if ((head > WS_HEAD_BYTES + WS_MASK_BYTES) != (size >= WS_WIDE)
+        || size > UINT16_MAX || left < head + (Py_ssize_t)size)
+        return 0;
+    *at += head + (Py_ssize_t)size;
+    return size;
+}
+
+static void
+unmask(unsigned char *to, const unsigned char *from, uint32_t size, const unsigned char *mask)
+{
+    uint64_t wide_mask, eight;
+    memcpy(&wide_mask, mask, WS_MASK_BYTES);
+    memcpy((unsigned char *)&wide_mask + WS_MASK_BYTES, mask, WS_MASK_BYTES);
+    uint32_t i = 0;
+    for (; i + 8 <= size; i += 8) {
+        memcpy(&eight, from + i, 8);
+        eight ^= wide_mask;
+        memcpy(to + i, &eight, 8);
+    }
+    for (; i < size; i++)
+        to[i] = from[i] ^ mask[i & 3];
+}
+
+PyDoc_STRVAR(unmask_frames_doc,
+"unmask_frames(data, size_max, /) -> bytes\n--\n\n"
+"The payloads of the WebSocket frames of which `data` consists, each behind its length. b\"\": it\n"
+"does not consist of whole, masked, binary messages of 1 to `size_max` bytes alone.");
+
+static PyObject *
+unmask_frames(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (!is_count(count, 2, "unmask_frames") || !is_bytes(args[0]))
+        return NULL;
+    const Py_ssize_t size_max = PyLong_AsSsize_t(args[1]);
+    if (size_max == -1 && PyErr_Occurred())
+        return NULL;
+    const unsigned char *data = (const unsigned char *)PyBytes_AS_STRING(args[0]);
+    const Py_ssize_t end = PyBytes_GET_SIZE(args[0]);
+    Py_ssize_t at = 0, room = 0;
+    while (at < end) {
+        const uint32_t size = skip_ws_frame(data, end, &at);
+        if (size == 0 || (Py_ssize_t)size > size_max)
+            return PyBytes_FromStringAndSize(NULL, 0);
+        room += LENGTH_BYTES + (Py_ssize_t)size;
+    }
+    PyObject *packets = PyBytes_FromStringAndSize(NULL, room);
+    if (packets == NULL)
+        return NULL;
+    unsigned char *to = (unsigned char *)PyBytes_AS_STRING(packets);
+    for (at = 0; at < end;) {
+        const uint32_t size = skip_ws_frame(data, end, &at);
+        const unsigned char *payload = data + at - size;
+        write_u32(to, size);
+        unmask(to + LENGTH_BYTES, payload, size, payload - WS_MASK_BYTES);
+        to += LENGTH_BYTES + size;
+    }
+    return packets;
 }
 
 /* A number of an object's attribute; false: there is none, or it is above `max`. */
@@ -1488,6 +1566,7 @@ static PyMethodDef methods[] = {
     {"read_acks", (PyCFunction)(void (*)(void))read_acks, METH_FASTCALL, read_acks_doc},
     {"read_packet_run", (PyCFunction)(void (*)(void))read_packet_run, METH_FASTCALL,
      read_packet_run_doc},
+    {"unmask_frames", (PyCFunction)(void (*)(void))unmask_frames, METH_FASTCALL, unmask_frames_doc},
     {"write_put_acks", (PyCFunction)(void (*)(void))write_put_acks, METH_FASTCALL,
      write_put_acks_doc},
     {"read_appends", (PyCFunction)(void (*)(void))read_appends, METH_FASTCALL, read_appends_doc},

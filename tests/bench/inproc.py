@@ -39,6 +39,7 @@ from millpond.transports.http.server.server import HttpServer
 from millpond.transports.io.asyncio_wire import AsyncioWire, AsyncioWires
 from millpond.transports.p2p.framing import LengthPrefixed
 from millpond.transports.p2p.handshake import Hello, encode_hello
+from millpond.transports.websocket.framing import ClientFraming
 
 PACKET_MAX = 2**20
 BODY = b"x" * 100
@@ -133,6 +134,19 @@ class Bench:
         transport.take()
         return receive, transport
 
+    def ws_producer(self, channel: bytes) -> tuple[Receive, CollectingTransport, ClientFraming]:
+        """A producer over WebSocket that has said HELLO, and its end's framing."""
+        receive, transport = self._connect(self.node.new_session("ws"))
+        framing = ClientFraming("127.0.0.1:5", channel, True, None, PACKET_MAX)
+        receive(framing.take_output())
+        self.run_pass()
+        framing.feed(transport.take())
+        assert framing.ready
+        receive(framing.frame([encode_hello(Hello(channel=channel, role=Role.PRODUCER))]))
+        self.run_pass()
+        transport.take()
+        return receive, transport, framing
+
     def s3p_connection(self) -> tuple[Receive, CollectingTransport]:
         return self._connect(self.node.new_session("s3p"))
 
@@ -207,6 +221,31 @@ async def put(row: str, slices: int, pipeline: int) -> None:
         for _, transport in connections:
             assert len(transport.take()) == PUT_ACK_BYTES * pipeline * REPEATS
     report(row, taken, len(connections) * pipeline * REPEATS)
+
+
+async def ws_put(row: str, slices: int, pipeline: int) -> None:
+    """The same over WebSocket, 10 producers."""
+    bench = Bench()
+    ends = [bench.ws_producer(b"c%d" % i) for i in range(10)]
+    key, taken = 0, []
+    for _ in range(slices):
+        passes = []
+        for _ in range(REPEATS):
+            reads = []
+            for _, _, framing in ends:
+                puts = LengthPrefixed(PACKET_MAX).feed(_puts(key, pipeline))
+                reads.append(framing.frame(puts))
+                key += pipeline
+            passes.append(reads)
+        began = cpu_ns()
+        for reads in passes:
+            for (receive, _, _), data in zip(ends, reads, strict=True):
+                receive(data)
+            bench.run_pass()
+        taken.append(cpu_ns() - began)
+        for _, transport, _ in ends:
+            assert len(transport.take()) == (PUT_ACK_BYTES - 2) * pipeline * REPEATS
+    report(row, taken, len(ends) * pipeline * REPEATS)
 
 
 async def push(row: str, slices: int) -> None:
@@ -494,6 +533,7 @@ def rows(slices: int) -> Iterator[tuple[str, Callable[[str], Awaitable[object]]]
     fewer = max(20, slices // 3)
     yield "put-p1", lambda row: put(row, slices, 1)
     yield "put-p16", lambda row: put(row, slices // 2, 16)
+    yield "ws-put-p16", lambda row: ws_put(row, slices, 16)
     yield "push-ack", lambda row: push(row, slices)
     yield "s3p-c50", lambda row: s3p_append(row, slices)
     yield "s3p-one", lambda row: s3p_append(row, slices, one_stream=True)

@@ -30,7 +30,11 @@ from millpond.transports.http.s2.codecs.protobuf import RECORDS, decode_input_in
 from millpond.transports.http.s2.errors import ErrorCode
 from millpond.transports.http.s2.model import AppendInput
 from millpond.transports.http.s2.s2_pb2 import AppendRecord, Header
-from millpond.transports.p2p.framing import frame_packets_in_python, split_packets_in_python
+from millpond.transports.p2p.framing import (
+    Upgrade,
+    frame_packets_in_python,
+    split_packets_in_python,
+)
 from millpond.transports.p2p.packets import (
     decode_acks_in_python,
     decode_puts_in_python,
@@ -48,6 +52,7 @@ from millpond.transports.rustlog.json_fallback import MalformedJson, MalformedRe
 from millpond.transports.rustlog.messages import PackedProduce, Produce
 from millpond.transports.s3p.decoder import encode_run_in_python
 from millpond.transports.speedups import native, unused_because
+from millpond.transports.websocket.frames import FrameCodec
 from tests.fuzz.mutation import mutated
 
 pytestmark = [
@@ -169,6 +174,31 @@ def test_runs_of_records_are_written_alike(rounds: int) -> None:
         ms, seq = number(rng), min(number(rng), 2**64 - len(bodies))
         expected = encode_run_in_python(ms, seq, bodies)
         assert native.write_records(ms, seq, bodies) == expected, (ms, seq, bodies)
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_messages_over_websocket_are_read_alike(rounds: int) -> None:
+    rng = random.Random(14)
+    client = FrameCodec(2**20, is_server=False, entropy=rng.randbytes)
+    client._open(Upgrade(b"c", True, None))
+    plain = 0
+    for _ in range(rounds):
+        sizes = [
+            rng.choice((1, 7, 8, 9, 100, 125, 126, 127, 300)) for _ in range(rng.randint(1, 6))
+        ]
+        wire = client.frame([rng.randbytes(size) for size in sizes])
+        if rng.random() < 0.5:
+            wire = mutated(rng, wire, EDGES + b"\x82\x80\x81\xfe\xff\x89\x02")
+        server = FrameCodec(size_max := rng.choice((100, 2**20)), is_server=True)
+        server._open(Upgrade(b"c", True, None))
+        packets = native.unmask_frames(wire, size_max)
+        assert packets == server.prefixed(wire)
+        if not packets:
+            continue
+        assert split_packets_in_python(packets, size_max) == (server.feed(wire), len(packets))
+        assert server.error is None and not server.has_partial and not server.other_frames
+        plain += 1
+    assert plain > rounds // 4
 
 
 def chunk_data(rng: random.Random) -> tuple[bytes, list[bytes]]:
@@ -317,7 +347,8 @@ def test_produces_are_read_alike(rounds: int) -> None:
         payload = produce(rng, spelling, topic)
         if rng.random() < 0.3:
             payload = mutated(rng, payload, b'"\\,[]{}=AZz09+/- ') or b"{}"
-        found = decoder.feed(framed(payload))
+        one = decoder.feed_one(framed(payload)) if rng.random() < 0.5 else None
+        found = decoder.feed(framed(payload)) if one is None else [one]
         if decoder.error is not None:
             with pytest.raises(MalformedJson):
                 decode_request(payload, limits)
@@ -444,6 +475,8 @@ def test_wrong_arguments_are_errors_of_python() -> None:
         native.write_packed_records(b"\xc4\1x\xc4\1x", 0, 2, 2**64 - 1, 1)
     with pytest.raises(TypeError):
         native.measure_bodies(0, "text", 1, 0, 1, 9)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        native.unmask_frames("text", 9)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no such size"):
         native.measure_bodies(-1, b"", 1, 0, 1, 9)
     with pytest.raises(KeyError):

@@ -300,20 +300,23 @@ class P2PConnection(Port):
             or self._phase not in LOGGED_IN
         ):
             return False
-        packet_max = self._framing.plain_packet_max
-        messages, end = p.decode_run(data, packet_max, TURN_PACKETS_MAX)
-        if not messages or end != size:
+        packet_max, packets = self._framing.plain_packet_max, data
+        if not packet_max:
+            packets = self._framing.prefixed(data)
+            packet_max = len(packets)
+        messages, end = p.decode_run(packets, packet_max, TURN_PACKETS_MAX)
+        if not messages or end != len(packets):
             return False
         channel, node, stats, now = self._channel, self._node, self._stats, self.received_at
         count = len(messages)
-        packets_bytes = size - LENGTH_BYTES * count
+        packets_bytes = end - LENGTH_BYTES * count
         if type(messages[0]) is Put:
             if self._put_refusal is not None:
                 return False
             self._unanswered_puts += count
             self._unanswered_bytes += packets_bytes
             if now >= stats.sample_at:
-                self._sample = LatencySample(p.PUT, data[PUT_KEY_AT:PUT_KEY_END], now)
+                self._sample = LatencySample(p.PUT, packets[PUT_KEY_AT:PUT_KEY_END], now)
                 stats.start_sample(now)
         elif not self._may_ack:
             return False

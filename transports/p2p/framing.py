@@ -65,6 +65,10 @@ class Framing(Protocol):
         """The next bytes are whole packets behind their lengths, of so many bytes at most, as far
         as they go: they need not be fed. 0: the framing has to see them."""
 
+    def prefixed(self, data: bytes) -> bytes:
+        """The next bytes as whole packets behind their lengths, which need not be fed then. b"":
+        they are not whole packets alone, or the framing has to see them."""
+
     @property
     def pending_frame_bytes(self) -> int:
         """The size of the packet of which a part has come; 0: none, or it is not known yet."""
@@ -205,6 +209,10 @@ class LengthPrefixed:
         """The bytes of a packet that came so far."""
         # A bytearray that grows has an eighth of its size to spare.
         return len(self._body) * 9 // 8 + len(self._head)
+
+    def prefixed(self, data: bytes) -> bytes:
+        """Nothing: they are so, unless a part of a packet has come."""
+        return b""
 
     def feed(self, data: bytes) -> list[bytes]:
         """The packets that `data` completes; `error` is set if the stream broke after them.

@@ -122,20 +122,61 @@ class RepeatedProduce:
             self._head, self._tail = head, tail
             self._topic, self._partition = request.topic, request.partition
 
-    def take(self, payload: bytes) -> PackedProduce | None:
-        """The request in a payload; None: it is another one, or not plainly right."""
+    def take(self, data: bytes, start: int = 0) -> PackedProduce | None:
+        """The request in the payload that begins at `start` of `data` and ends with it; None: it is
+        another one, or not plainly right."""
         head, tail = self._head, self._tail
-        if not head or len(payload) > self._size_max:
+        first, end = start + len(head), len(data) - len(tail)
+        if not head or end < first or len(data) - start > self._size_max:
             return None
-        end = len(payload) - len(tail)
-        if end < len(head) or not payload.startswith(head) or not payload.endswith(tail):
+        if not data.startswith(head, start) or not data.endswith(tail):
             return None
         packed = native.read_base64_records(
-            payload, len(head), end, self._limits.records_max, PackedBodies
+            data, first, end, self._limits.records_max, PackedBodies
         )
         return None if packed is None else PackedProduce(self._topic, self._partition, packed)
 
 
+class RepeatedFetch:
+    """The fast path of a client that walks over a partition: Fetches that differ from the last one
+    in their offset alone."""
+
+    __slots__ = ("_fetch", "_head", "_tail")
+
+    def __init__(self) -> None:
+        self._head = self._tail = b""
+        """All bytes of the last Fetch before its offset, and behind it; empty: there was none."""
+        self._fetch: Fetch | None = None
+
+    def remember(self, payload: bytes, request: DecodedJson) -> None:
+        """`payload` was read as this request."""
+        if type(request) is not Fetch or b"\\" in payload or payload.count(b'"offset"') != 1:
+            return
+        before, key, rest = payload.partition(_OFFSET)
+        digits = b"%d" % request.offset
+        after = rest[len(digits) :]
+        if key and rest.startswith(digits) and after[:1] in _ENDS_OF_NUMBERS:
+            self._head, self._tail, self._fetch = before + key, after, request
+
+    def take(self, data: bytes, start: int) -> Fetch | None:
+        """The request in the payload that begins at `start` of `data` and ends with it; None: it is
+        another one, or not plainly right."""
+        head, tail, last = self._head, self._tail, self._fetch
+        if last is None or not data.startswith(head, start) or not data.endswith(tail):
+            return None
+        digits = data[start + len(head) : len(data) - len(tail)]
+        if not 0 < len(digits) < _OFFSET_DIGITS or not digits.isdigit():
+            return None
+        if digits[0] == _ZERO and len(digits) > 1:
+            return None  # JSON has no such number
+        return Fetch(last.topic, last.partition, int(digits), last.max_bytes, last.group_id)
+
+
+_OFFSET = b'"offset":'
+_ENDS_OF_NUMBERS = (b",", b"}")
+_OFFSET_DIGITS = 20
+"""A number of fewer digits is below 2^64."""
+_ZERO = ord("0")
 _RECORDS = b'"records":['
 
 

@@ -136,8 +136,29 @@ class RustlogProtocol:
     # Requests.
 
     def dispatch_run(self, data: bytes) -> bool:
-        """Every request needs a look."""
-        return False
+        """The next Produce or Fetch of a client that repeats itself: the straight way to its
+        stream."""
+        topics, connection = self._topics, self._connection
+        if topics.is_exclusive or topics.has_large:
+            return False
+        request = self.decoder.feed_one(data)
+        if request is None or not is_allowed(request, connection.may):
+            return False
+        name = topics.stream(request.topic, request.partition)
+        if name is None:
+            return False
+        number, is_fetch = connection.next_number, isinstance(request, r.Fetch)
+        message: CellMessage
+        if isinstance(request, r.PackedProduce):
+            message = m.Append(number, request.records)
+        elif connection.may_answer(self._answer_bytes(request)):
+            message = self._fetch(number, request)
+        else:
+            return False
+        self._metrics.submitted(number + 1)
+        cell, size = stream_cell(name), len(data)
+        connection.submit_run(cell, [request], [message], size, batched=not is_fetch)
+        return True
 
     def dispatch(self, requests: list[DecodedRequest], start: int) -> int:
         """Consecutive requests for one partition go to its stream together."""

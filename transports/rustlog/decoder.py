@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millpond.transports.errors import FrameTooLarge
-from millpond.transports.p2p.framing import LengthPrefixed
+from millpond.transports.p2p.framing import LENGTH_BYTES, LengthPrefixed
 from millpond.transports.rustlog.binary_codec import (
     MalformedPayload,
     decode_error,
@@ -12,7 +12,7 @@ from millpond.transports.rustlog.binary_codec import (
 )
 from millpond.transports.rustlog.binary_codec import decode_request as decode_binary
 from millpond.transports.rustlog.binary_messages import BinaryError, BinaryRequest, ErrorCode
-from millpond.transports.rustlog.codec import RepeatedProduce, RustlogLimits
+from millpond.transports.rustlog.codec import RepeatedFetch, RepeatedProduce, RustlogLimits
 from millpond.transports.rustlog.codec import decode_request as decode_json
 from millpond.transports.rustlog.json_fallback import DecodedJson, MalformedJson, MalformedRequest
 from millpond.transports.rustlog.messages import (
@@ -20,8 +20,9 @@ from millpond.transports.rustlog.messages import (
     INVALID_REQUEST,
     RECORD_TOO_LARGE,
     Error,
+    Fetch,
+    PackedProduce,
 )
-from millpond.transports.speedups import is_native
 
 DecodedRequest = DecodedJson | BinaryRequest
 """A request in the form that it came in; an error in its place is the answer to one that is
@@ -37,11 +38,12 @@ _OPENING_BRACE = ord("{")
 class Decoder:
     """Bytes in, requests out. After an error nothing more comes: send it, and close."""
 
-    __slots__ = ("_framing", "_is_binary", "_limits", "_repeated", "error")
+    __slots__ = ("_fetches", "_framing", "_is_binary", "_limits", "_produces", "error")
 
     def __init__(self, limits: RustlogLimits) -> None:
         self._limits = limits
-        self._repeated = RepeatedProduce(limits)
+        self._produces = RepeatedProduce(limits)
+        self._fetches = RepeatedFetch()
         self._framing = LengthPrefixed(limits.frame_bytes_max)
         self._is_binary = False
         """The last well-formed request was of the binary form, also one whose values were refused
@@ -66,13 +68,24 @@ class Decoder:
         """Discard what came: nothing more is fed."""
         self._framing.clear()
 
+    def feed_one(self, data: bytes) -> PackedProduce | Fetch | None:
+        """The request that is all of `data`, a Produce that differs from the one before in its
+        records alone, or a Fetch that does so in its offset. None: nothing is read, `data` is to be
+        fed."""
+        if self.error is not None or self._framing.has_partial or self._is_binary:
+            return None
+        if int.from_bytes(data[:LENGTH_BYTES], "big") != len(data) - LENGTH_BYTES:
+            return None
+        found = self._fetches.take(data, LENGTH_BYTES)
+        return found if found is not None else self._produces.take(data, LENGTH_BYTES)
+
     def feed(self, data: bytes) -> list[DecodedRequest]:
         """The requests that `data` completes, also those before an error; an Error in their place
         is the answer to one that is refused (RL-07, RL-08, RB-08)."""
         if self.error is not None:
             return []
         found: list[DecodedRequest] = []
-        repeated, limits = self._repeated, self._limits
+        produces, limits = self._produces, self._limits
         for payload in self._framing.feed(data):
             if payload[0] != _OPENING_BRACE and speaks_binary(payload, was_binary=self._is_binary):
                 try:
@@ -82,7 +95,7 @@ class Decoder:
                 else:
                     self._is_binary = True
                 continue
-            request = repeated.take(payload) if is_native else None
+            request = produces.take(payload)
             if request is not None:
                 self._is_binary = False
                 found.append(request)
@@ -97,7 +110,8 @@ class Decoder:
                 continue
             found.append(decoded_json)
             self._is_binary = False
-            repeated.remember(payload, decoded_json)
+            produces.remember(payload, decoded_json)
+            self._fetches.remember(payload, decoded_json)
         broken = self._framing.error
         if broken is None:
             return found

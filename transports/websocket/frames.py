@@ -18,6 +18,7 @@ from websockets.protocol import Protocol, Side
 
 from millpond.transports.errors import FrameEmpty, FrameTooLarge, UpgradeRefused, WireError
 from millpond.transports.p2p.framing import CORRELATED_BYTES, Upgrade
+from millpond.transports.speedups import is_native, native
 
 try:
     from websockets.speedups import apply_mask
@@ -134,6 +135,14 @@ class FrameCodec:
         """The bytes of a message, or of the request before, that came so far."""
         # A bytearray that grows has an eighth of its size to spare.
         return (len(self._message) + len(self._tail)) * 9 // 8
+
+    def prefixed(self, data: bytes) -> bytes:
+        """The messages of which the next bytes consist, as packets behind their lengths."""
+        if not (self._is_open and self._is_server and is_native):
+            return b""
+        if self._tail or self._skipped_bytes or self._midway or self.error is not None:
+            return b""
+        return native.unmask_frames(data, self._packet_max)
 
     def feed(self, data: bytes) -> list[bytes]:
         """The packets that `data` completes; `error` and `closed` tell why there are no more.

@@ -631,3 +631,53 @@ def test_a_client_ends_where_a_response_cannot_be_read() -> None:
 def test_a_client_ignores_what_it_does_not_know() -> None:
     text = '{"type":"ProduceResponse","base_offset":1,"record_count":2,"later":{"x":[1]}}'
     assert ResponseDecoder().feed(framed(text)) == [r.ProduceResponse(1, 2)]
+
+
+FETCHES = (
+    '{"type":"Fetch","topic":"t","partition":0,"offset":%s,"max_bytes":10}',
+    '{"offset":%s,"type":"Fetch","topic":"t","partition":3,"max_bytes":10}',
+    '{"type":"Fetch","topic":"t","partition":0,"max_bytes":10,"group_id":"g","offset":%s}',
+    '{"type":"Fetch","topic":"offset","partition":0,"offset":%s}',
+    '{"type":"Fetch","topic":"t","partition":0,"offset": %s}',
+    '{"type":"Fetch","topic":"t","partition":0,"offset":%s,"offset":7}',
+    '{"type":"Fetch","topic":"t\\u0061","partition":0,"offset":%s}',
+    '{"type":"Fetch","topic":"t","partition":0,"offset":%s,"more":{"a":1}}',
+)
+OFFSETS = ("0", "7", "00", "07", "-1", "1.0", "1e3", " 5", "5 ", "", "12,", "\u0665", '"5"')
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(FETCHES),
+            st.sampled_from(OFFSETS) | st.integers(0, 2**65).map(str),
+        ),
+        min_size=2,
+        max_size=12,
+    )
+)
+def test_fetches_that_resemble_one_another_are_read_alike(texts: list[tuple[str, str]]) -> None:
+    decoder, plain = Decoder(LIMITS), 0
+    for text, offset in [(text, each) for text, last in texts for each in ("3", "4", last)]:
+        frame = framed(text % offset)
+        one, other = decoder.feed_one(frame), Decoder(LIMITS)
+        found = decoder.feed(frame) if one is None else [one]
+        assert found == other.feed(frame), frame
+        assert error_of(decoder) == error_of(other), frame
+        plain += one is not None
+        if error_of(decoder) is not None:
+            return
+    assert plain or not any(text in FETCHES[:3] for text, _ in texts)
+
+
+def test_a_request_is_read_alone_only_where_a_frame_begins() -> None:
+    decoder = Decoder(LIMITS)
+    frame = framed(FETCHES[0] % "3")
+    assert decoder.feed_one(frame) is None
+    assert len(decoder.feed(frame)) == 1
+    assert decoder.feed_one(frame) == r.Fetch("t", 0, 3, 10)
+    assert decoder.feed_one(frame * 2) is None and decoder.feed_one(frame[:-1]) is None
+    for rest in (frame[:2], frame[:-3]):
+        assert not decoder.feed(rest)
+        assert decoder.feed_one(frame) is None
+        assert decoder.feed(frame[len(rest) :]) == [r.Fetch("t", 0, 3, 10)]
