@@ -26,12 +26,14 @@ if TYPE_CHECKING:
     from millpond.node.client.sync.portal import SyncFuture
     from millpond.node.client.sync.streams import NodeState, Stream, Streams, connect_streams
     from millpond.node.jobs.sync import Handle, Queue
+    from millpond.node.jobs.sync_task import BoundTask
 else:
     from millpond.lazy import lazy_names
 
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "BoundTask": "millpond.node.jobs.sync_task",
             "Changes": "millpond.node.client.state.sync",
             "Channel": "millpond.node.client.sync.channel",
             "Channels": "millpond.node.client.sync.channel",
@@ -60,6 +62,7 @@ else:
     )
 
 __all__ = [
+    "BoundTask",
     "Changes",
     "Channel",
     "Channels",

@@ -97,6 +97,14 @@ def store(mails: list[Mail]) -> None:
     print(mails)
 
 
+def blocking_jobs(queue: blocking.Queue) -> None:
+    counted: blocking.Handle[int] = send.bind(queue).put(Mail("alice"), wait=True)
+    nothing: blocking.Handle[None] = tidy.bind(queue).put()
+    many: list[int] = send.bind(queue).put_many([Mail("alice")])
+    value: int = counted.result(5)
+    print(nothing.id, many, value)
+
+
 async def batches(queue: Queue) -> None:
     counted: Handle[int] = await send_all.put(queue, Mail("alice"), wait=True)
     stored: Handle[None] = await store.bind(queue).put(Mail("alice"))

@@ -25,6 +25,7 @@ from typing import (
 
 import msgspec
 
+from millpond.node.client.sync.portal import BlockingContext
 from millpond.node.jobs.errors import PayloadRefused, Retry, seconds_of
 from millpond.node.jobs.limits import Limits
 from millpond.node.jobs.payload import ATTEMPTS_MAX, JobMessage
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from millpond.node.jobs.handle import Handle
     from millpond.node.jobs.job import Job
     from millpond.node.jobs.queue import Queue
+    from millpond.node.jobs.sync import Queue as BlockingQueue
+    from millpond.node.jobs.sync_task import BoundTask as BlockingBoundTask
 
 ATTEMPTS = 5
 LEASE_S = 30.0
@@ -191,12 +194,25 @@ class Task(Generic[P_contra, R_co]):
         options.setdefault("name", self.name)
         return await queue.put(payload, **options)
 
-    def bind(self, queue: Queue) -> BoundTask[P_contra, R_co]:
-        """The task with its queue: `send = send_mail.bind(queue)`, `await send.put(Mail("alice"))`.
+    @overload
+    def bind(self, queue: Queue) -> BoundTask[P_contra, R_co]: ...
+
+    @overload
+    def bind(self, queue: BlockingQueue) -> BlockingBoundTask[P_contra, R_co]: ...
+
+    def bind(
+        self, queue: Queue | BlockingQueue
+    ) -> BoundTask[P_contra, R_co] | BlockingBoundTask[P_contra, R_co]:
+        """The task with its queue: `send = send_mail.bind(queue)`, `await send.put(Mail("alice"))`;
+        with a queue of `millpond.sync` methods block.
 
         Raises ValueError for a queue that the task is not served from.
         """
         self.check_queue(queue.name)
+        if isinstance(queue, BlockingContext):
+            from millpond.node.jobs.sync_task import BoundTask as Bound  # it needs this module
+
+            return Bound(self, queue)
         return BoundTask(self, queue)
 
     def check_queue(self, queue: str) -> None:

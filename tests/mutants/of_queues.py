@@ -182,7 +182,7 @@ QUEUE_MUTANTS: tuple[Mutant, ...] = (
         DELIVERY,
         "                if message_id in self._buffer and not self.attempts.get(message_id):\n",
         "                if message_id in self._buffer:\n",
-        OF_LIMITS + "test_a_job_that_started_in_time_may_take_longer_and_be_tried_again",
+        OF_LIMITS + "test_a_job_that_failed_before_its_start_deadline_is_tried_again_after_it",
     ),
     Mutant(
         "a moment is forgotten before its job is stored",

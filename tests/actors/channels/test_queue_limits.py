@@ -341,16 +341,19 @@ def test_a_job_that_its_key_let_through_and_nobody_may_have_holds_up_no_other(
     harness = job_harness()
     producer = harness.producer()
     use(harness, key_concurrency=1)
-    hand = worker(harness, window=8, data_max=1024)
+    wide = worker(harness, window=8)
     put(producer, job("first", limit_key=b"k"))
-    (first,) = hand.pushed()
+    (first,) = wide.pushed()
+    hand = harness.join(role=Role.WORKER, window=8, data_max=1024)
     if is_own:
         hand.put(job("other", limit_key=b"k"))
     else:
         put(producer, job("x" * 2000, limit_key=b"k"))
     for name in ("third", "fourth"):
         put(producer, job(name, limit_key=b"k"))
-    hand.ack(first.id)
+    assert delivery(harness).held == 3
+    asked(wide, m.CountJobs, stop=True)
+    wide.ack(first.id)
     assert drained(hand) == ["third", "fourth"]
     assert len(drained(worker(harness))) == 1
 
@@ -383,6 +386,9 @@ def test_a_job_that_its_key_let_through_and_is_late_holds_up_no_other() -> None:
     by = round((harness.now + 10) * 1000)
     put(producer, job("late", limit_key=b"k", start_by_ms=by))
     put(producer, job("next", limit_key=b"k"))
+    looks = worker(harness, window=8)
+    assert looks.pushed() == [] and delivery(harness).held == 2
+    asked(looks, m.CountJobs, stop=True)
     harness.advance(5)
     (first,), (busy,) = hand.pushed(), other.pushed()
     hand.touch(first.id, 100_000)
@@ -432,6 +438,16 @@ def test_a_job_that_started_in_time_may_take_longer_and_be_tried_again() -> None
     harness.advance(100)
     (again,) = hand.pushed()
     assert again.attempt == 2
+
+
+def test_a_job_that_failed_before_its_start_deadline_is_tried_again_after_it() -> None:
+    harness = job_harness(ack_timeout_s=1000.0)
+    producer, hand = harness.producer(), worker(harness, window=1)
+    put(producer, job("x", start_by_ms=round((harness.now + 60) * 1000)))
+    (message,) = hand.pushed()
+    hand.nack(message.id, NackReason.LATER, 120_000)
+    harness.advance(130)
+    assert [each.attempt for each in hand.pushed()] == [2]
 
 
 @pytest.mark.parametrize("how", ["back", "lost"])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import anyio
 import msgspec
 import pytest
 
-from millpond.jobs import Step, task
+from millpond import sync
+from millpond.jobs import Step, Worker, task
 from tests.node.jobs.job_setup import JobSetup
+from tests.node.processes import serving
 
 
 class Mail(msgspec.Struct):
@@ -54,3 +57,26 @@ async def test_a_queue_that_a_task_is_not_served_from(setup: JobSetup) -> None:
             await send.put(queue, Mail("alice"))
         with pytest.raises(ValueError, match="not served"):
             send.bind(queue)
+
+
+def test_a_task_with_a_blocking_queue_puts_jobs() -> None:
+    async def work(url: str) -> None:
+        async with Worker(url, [send, tidy], history=False) as worker:
+            await worker.run(burst=True)
+
+    with serving() as node, sync.Queue(node.urls["tcp"], "mail") as queue:
+        bound = send.bind(queue)
+        assert isinstance(bound, sync.BoundTask)
+        put = bound.put(Mail("alice"))
+        many = bound.put_many([Mail("a"), Mail("bc")])
+        nothing = tidy.bind(queue).put(unique="tidy")
+        assert tidy.bind(queue).put(unique="tidy").id == nothing.id
+        with pytest.raises(TypeError, match="does not take this payload"):
+            bound.put("alice")  # type: ignore[call-overload]
+        with pytest.raises(TypeError, match="does not take"):
+            bound.put_many([Mail("a"), 7])  # type: ignore[list-item]
+        anyio.run(work, node.urls["tcp"])
+        assert queue.result(put.id, 60) == 5
+        assert [queue.result(each, 60) for each in many] == [1, 2]
+        with sync.Queue(node.urls["tcp"], "other") as other, pytest.raises(ValueError):
+            send.bind(other)
