@@ -32,6 +32,8 @@ _CLI_OPTIONS = {
 }
 POLL_S = 0.2
 REPORT_S = 10.0
+STARTS_MAX = 4
+"""Starts of a query in a row of which Spark got no Python process."""
 
 
 def run_pipeline(args: argparse.Namespace) -> None:
@@ -105,16 +107,17 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def _run(session: Any, options: JobOptions, batches: _BatchLog, args: argparse.Namespace) -> None:
-    """Run the query to its end, once more if Spark did not get a Python process of its own: that
-    is a matter of a moment, on a busy machine. Raises PipelineError."""
-    try:
-        with spark_errors():
-            _watch(session, options, batches, args)
-    except PipelineError as error:
-        if error.code != NO_WORKER:
-            raise
-        print(f"{error}; trying again", file=sys.stderr, flush=True)
-        _watch(session, options, batches, args)
+    """Run the query to its end, again if Spark did not get a Python process of its own, for which
+    it waits 10 s: on a busy machine that can happen more than once. Raises PipelineError."""
+    for _ in range(STARTS_MAX - 1):
+        try:
+            with spark_errors():
+                return _watch(session, options, batches, args)
+        except PipelineError as error:
+            if error.code != NO_WORKER:
+                raise
+            print(f"{error}; trying again", file=sys.stderr, flush=True)
+    _watch(session, options, batches, args)
 
 
 def _watch(session: Any, options: JobOptions, batches: _BatchLog, args: argparse.Namespace) -> None:
