@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.pipeline.state.entities import COLUMNS, WIDE, Floors, floors_of, is_before, latest
+from millpond.pipeline.state.entities import (
+    COLUMNS,
+    WIDE,
+    Floors,
+    floors_of,
+    is_before,
+    last_of_each,
+)
 from millpond.pipeline.state.reduce import REJECTS, RESETS
 
 
@@ -32,10 +40,20 @@ class Batch:
 
 
 def batch_of(query: str, number: int, rows: pa.Table) -> Batch:
-    """The batch with these reduced rows, which come in any order."""
-    rows = rows.cast(WIDE).sort_by("offset")
+    """The batch with these reduced rows, which come in any order. Values are copied once."""
+    rows = rows.cast(WIDE)
     bucket = rows.column("bucket")
-    resets = rows.filter(pc.equal(bucket, RESETS))
-    changes = latest(rows.filter(pc.greater_equal(bucket, 0)).select(("bucket", *COLUMNS)))
-    changes = changes.filter(pc.invert(is_before(changes, floors_of(resets))))
-    return Batch(query, number, changes, resets, rows.filter(pc.equal(bucket, REJECTS)))
+    resets = rows.filter(pc.equal(bucket, RESETS)).sort_by("offset")
+    rejects = rows.filter(pc.equal(bucket, REJECTS)).sort_by("offset")
+    order = _by_offset(rows, pc.greater_equal(bucket, 0))
+    changes = rows.select(("bucket", *COLUMNS)).take(order.take(last_of_each(rows, order)))
+    if resets.num_rows:
+        changes = changes.filter(pc.invert(is_before(changes, floors_of(resets))))
+    return Batch(query, number, changes, resets, rejects=rejects)
+
+
+def _by_offset(rows: pa.Table, kept: Any) -> pa.Array:
+    """The numbers of the kept rows in the order of their offsets."""
+    numbers = pc.indices_nonzero(kept)
+    offsets = rows.column("offset").take(numbers)
+    return numbers.take(pc.sort_indices(offsets))

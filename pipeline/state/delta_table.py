@@ -18,7 +18,7 @@ import pyarrow as pa
 from millpond.pipeline.errors import PipelineError
 from millpond.pipeline.state.batch import Batch
 from millpond.pipeline.state.delta_log import has_log, start_log, sync_commits, take_back
-from millpond.pipeline.state.entities import COLUMNS, STORED, Floors
+from millpond.pipeline.state.entities import COLUMNS, STORED, Floors, with_values
 from millpond.pipeline.state.location import Location, store_error
 from millpond.pipeline.state.reduce import IDENTITY
 from millpond.pipeline.state.table import (
@@ -94,8 +94,11 @@ class DeltaState:
             table = self._open() or self._create(batch.query)
             mark = Transaction(batch.query, batch.number)
             done = CommitProperties(app_transactions=[mark])
-            if batch.changes.num_rows or batch.floors:
-                _merge(table, batch.changes.select(COLUMNS), batch.floors, done)
+            changes = batch.changes.select(COLUMNS)
+            if table.version() == 0 and changes.num_rows:  # there is nothing to merge with
+                write_deltalake(table, with_values(changes), mode="append", commit_properties=done)
+            elif changes.num_rows or batch.floors:
+                _merge(table, changes, batch.floors, done)
             if last_batch(table) < batch.number:  # the package commits no MERGE without a change
                 nothing = STORED.empty_table()
                 write_deltalake(table, nothing, mode="append", commit_properties=done)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,10 +23,21 @@ def latest(table: pa.Table) -> pa.Table:
     """The last row of each entity."""
     if table.num_rows < 2:
         return table
-    index = pa.array(range(table.num_rows), pa.int64())
-    found = table.select(IDENTITY).append_column("at", index).group_by(IDENTITY)
+    return table.take(last_of_each(table, pa.array(np.arange(table.num_rows))))
+
+
+def last_of_each(table: pa.Table, order: pa.Array) -> pa.Array:
+    """Where in an order of rows, by their numbers, the last row of each entity is, ascending."""
+    index = pa.array(np.arange(len(order)))
+    found = table.select(IDENTITY).take(order).append_column("at", index).group_by(IDENTITY)
     places = found.aggregate([("at", "max")]).column("at_max")
-    return table.take(places.combine_chunks().sort())
+    return pa.array(np.sort(places.to_numpy()))
+
+
+def with_values(table: pa.Table) -> pa.Table:
+    """The rows without deleted ones."""
+    values = table.column("value")
+    return table.filter(pc.is_valid(values)) if values.null_count else table
 
 
 def alive(table: pa.Table, floors: Floors) -> pa.Table:
