@@ -25,6 +25,8 @@ from millpond.pipeline.spark.offsets import (
 
 ADDRESS = "http://127.0.0.1:7404"
 BASIN = "millpond"
+ALTERNATIVES_MAX = 16
+"""The addresses of one node."""
 NODE_STRIDE = 1000
 """Node i of `address` has the partitions from i * 1000 on: no topic has more."""
 
@@ -47,7 +49,10 @@ _TIMES = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
 
 @dataclass(frozen=True)
 class Nodes:
-    """The nodes and the connection options. Executors get this object."""
+    """The nodes and the connection options. Executors get this object.
+
+    `addresses`: one text for each node, of one or several addresses with `|` between them.
+    """
 
     addresses: tuple[str, ...] = (ADDRESS,)
     basin: str = BASIN
@@ -218,7 +223,7 @@ class _OptionReader:
 
 
 def _nodes(reader: _OptionReader) -> Nodes:
-    addresses = tuple(map(_address, (reader.text("address") or ADDRESS).split(",")))
+    addresses = tuple(map(_alternatives, (reader.text("address") or ADDRESS).split(",")))
     token, token_file = reader.text("token"), reader.text("tokenFile")
     if token_file is not None:
         try:
@@ -234,6 +239,16 @@ def _nodes(reader: _OptionReader) -> Nodes:
         reader.text("tlsCert"),
         reader.text("tlsKey"),
     )
+
+
+def _alternatives(text: str) -> str:
+    """The addresses of one node, in their order."""
+    found = tuple(map(_address, text.split("|")))
+    if len(set(found)) < len(found):
+        raise BadOption(f"address: {text!r} names an address twice")
+    if len(found) > ALTERNATIVES_MAX:
+        raise BadOption(f"address: a node has at most {ALTERNATIVES_MAX} addresses")
+    return "|".join(found)
 
 
 def _address(text: str) -> str:

@@ -1,6 +1,8 @@
 """A blocking client of one node's HTTP listener, without an event loop, for Spark's workers.
 
-Temporary failures are retried with growing delays, until no answer has come for `timeout_ms`.
+Temporary failures are retried with growing delays, until no answer has come for `timeout_ms`. A
+node may have several addresses: the client moves to the next one when a connection is refused or
+lost, or when the node that answers is stopping.
 """
 
 from __future__ import annotations
@@ -25,9 +27,12 @@ DELAY_S, DELAY_S_MAX = 0.05, 2.0
 ANSWER_BYTES_MAX = 16 * 2**20
 QUIET_S_MAX = 30.0
 """A node that is silent for so long in the middle of an answer counts as unreachable."""
+DIAL_S_MAX = 5.0
+"""An address that takes no connection for so long is passed over, if the node has others."""
 _RETRIED_STATUSES = frozenset((408, 425, 429, 500, 502, 503, 504))
 _FINAL_TLS_ERRORS = ("ALERT", "WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
 """TLS errors that another attempt would have, too."""
+_DRAINING = "server_draining"
 _COLUMNS = "s2s/columns"
 _S2S = {"content-type": "s2s/proto", "accept": f"{_COLUMNS};large"}
 
@@ -63,7 +68,9 @@ class NodeClient:
     """A client of one node over one connection, which is made on first use. Not thread-safe."""
 
     def __init__(self, nodes: Nodes, index: int) -> None:
-        self.address = nodes.addresses[index]
+        self._addresses = nodes.addresses[index].split("|")
+        self.address = self._addresses[0]
+        """The address in use."""
         self._nodes = nodes
         self._connection: HTTPConnection | None = None
 
@@ -206,6 +213,7 @@ class NodeClient:
         if code == "stream_not_found":
             raise NoSuchStream(stream, self.address)
         if status in _RETRIED_STATUSES:
+            self._refused(code)
             raise NodeUnreachable(f"{code}: {text}")
         is_denied = status in (401, 403) and code != "quota_exhausted"
         hint = "see the options token and tokenFile" if is_denied else ""
@@ -218,19 +226,18 @@ class NodeClient:
         answer = self._whole(response)
         if response.status in _RETRIED_STATUSES:
             code, text = _error_of(answer)
+            self._refused(code)
             raise NodeUnreachable(f"{code}: {text}")
         return response.status, answer
 
     def _send(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
     ) -> HTTPResponse:
-        if self._connection is None:
-            self._connection = self._dial()
-        connection = self._connection
         sent = {"s2-basin": self._nodes.basin, **headers}
         if self._nodes.token is not None:
             sent["authorization"] = f"Bearer {self._nodes.token}"
         try:
+            connection = self._connection or self._dial()
             connection.request(method, path, body, sent)
             return connection.getresponse()
         except ssl.SSLCertVerificationError as error:
@@ -262,10 +269,34 @@ class NodeClient:
         raise PipelineError("bad_answer", f"{self.address}: the answer has no end")
 
     def _unreachable(self, error: Exception) -> NodeUnreachable:
+        text = str(error) or type(error).__name__
+        if len(self._addresses) > 1:
+            text = f"{self.address}: {text}"
+        self._next_address()
+        return NodeUnreachable(text)
+
+    def _refused(self, code: str) -> None:
+        """A node that is stopping is left for the next address; one that is busy is not."""
+        if code == _DRAINING:
+            self._next_address()
+
+    def _next_address(self) -> None:
         self.close()
-        return NodeUnreachable(str(error) or type(error).__name__)
+        at = self._addresses.index(self.address) + 1
+        self.address = self._addresses[at % len(self._addresses)]
 
     def _dial(self) -> HTTPConnection:
+        """Connect to the address in use. Raises OSError and PipelineError."""
+        connection = self._connection = self._prepared()
+        timeout = connection.timeout
+        if len(self._addresses) > 1:
+            connection.timeout = min(DIAL_S_MAX, self._limit_s / len(self._addresses))
+        connection.connect()
+        connection.timeout = timeout
+        connection.sock.settimeout(timeout)
+        return connection
+
+    def _prepared(self) -> HTTPConnection:
         parts = urlsplit(self.address)
         timeout = min(QUIET_S_MAX, self._limit_s)
         if parts.scheme == "https":
@@ -299,7 +330,8 @@ class NodeClient:
     def _wait(self, delay: float, give_up_at: float, error: NodeUnreachable) -> float:
         """Wait before a retry; returns the next delay. Raises PipelineError after the limit."""
         if time.monotonic() + delay > give_up_at:
-            text = f"{self.address} did not answer for {self._limit_s:g} s: {error}"
+            where = ", ".join(self._addresses)
+            text = f"{where} did not answer for {self._limit_s:g} s: {error}"
             raise PipelineError(
                 "node_away", text, "see the option timeoutMs; a restart continues"
             ) from None

@@ -29,6 +29,7 @@ from millpond.node.config import Config
 from millpond.transports.p2p.framing import LengthPrefixed
 from millpond.transports.p2p.packets import GET_ACK, MSG, PUT_ACK
 from tests.node.processes import LIMIT_S, Serving, command, serving, started
+from tests.ports import free_port
 
 
 class Output(NamedTuple):
@@ -107,6 +108,16 @@ def test_a_node_that_runs_already_keeps_nothing_of_the_load(
     assert info(node)["usage"]["messages"] == 0
 
 
+def test_of_several_addresses_the_first_that_is_reached_is_measured(bench: Bench, node: Serving):
+    words = ("--json", "--seconds", "0.1", "--rows", "put-c1-p1-100")
+    dead = f"tcp://127.0.0.1:{free_port()}"
+    output = bench(*words, "--connect", f"{dead}, {node.urls['tcp']}")
+    assert output.code == 0 and json.loads(output.out)["ok"] is True
+    assert output.err == f"millpond: {node.urls['tcp'].removeprefix('tcp://')} is measured\n"
+    (found,) = objects(bench(*words, "--connect", f"{node.urls['tcp']},{dead}"))
+    assert found["ok"] is True
+
+
 def test_the_table_has_a_line_a_row(bench: Bench, node: Serving):
     words = ("--seconds", "0.1", "--connect", node.urls["tcp"])
     output = bench(*words, "--rows", "put-c1-p1-1*")
@@ -146,6 +157,8 @@ def test_an_interrupted_benchmark_leaves_no_node_behind(number: signal.Signals):
         (["--seconds", "0"], 2, "more than 0 seconds"),
         (["--connect", "http://x"], 2, "the scheme must be one of"),
         (["--connect", "tcp://127.0.0.1:1", "--rows", "put-c1-p1-100"], 1, "millpond serve"),
+        (["--connect", "tcp://127.0.0.1:1,tcp://127.0.0.1:2"], 1, "none of 127.0.0.1:1, 127.0"),
+        (["--connect", "tcp://a,tcp://a"], 2, "named twice"),
     ],
 )
 def test_what_cannot_be_measured_is_said_in_a_line(

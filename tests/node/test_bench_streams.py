@@ -25,6 +25,7 @@ from tests.bench import peers
 from tests.bench.peers import NatsDriver, RedisDriver
 from tests.node.client.scripted_server import ByteLine, byte_server
 from tests.node.processes import serving
+from tests.ports import free_port
 
 FIELDS = set(StreamResult.__struct_fields__)
 
@@ -87,6 +88,15 @@ def test_a_server_that_runs_already(bench: Bench, protocol: str):
         assert each["server_us"] is each["memory_each"] is each["disk_each"] is None
 
 
+def test_of_several_addresses_the_first_that_is_reached_is_measured(bench: Bench):
+    with serving("--memory", "--s3p", "127.0.0.1:0") as node:
+        address = f"127.0.0.1:{node.port('s3p')}"
+        words = ("--json", "--seconds", "0.1", "--rows", "[ar]*-c1-p1-100")
+        output = bench("s3p", *words, "--connect", f"127.0.0.1:{free_port()}, {address}")
+    assert (output.code, output.err) == (0, f"millpond: {address} is measured\n")
+    assert [json.loads(line)["ok"] for line in output.out.splitlines()] == [True, True]
+
+
 @pytest.mark.skipif(shutil.which("redis-server") is None, reason="there is no Redis")
 def test_the_same_rows_on_redis(bench: Bench):
     words = ("--json", "--seconds", "0.1", "--peer", "redis", "--rows", "[rt]*-c1-p1-100")
@@ -124,6 +134,8 @@ def test_the_table_has_a_line_a_row(bench: Bench):
         (["--pipeline", "1025"], 2, "at most 1024"),
         (["--seconds", "0"], 2, "more than 0 seconds"),
         (["--connect", "nowhere"], 2, "--connect"),
+        (["--connect", "a:1,a:1"], 2, "named twice"),
+        (["--connect", ",".join(f"a:{port}" for port in range(1, 18))], 2, "16 addresses"),
         (["--connect", "127.0.0.1:1", "--durability", "disk"], 2, "--connect excludes"),
         (
             ["--connect", "127.0.0.1:1", "--rows", "append-c1-p1-100"],

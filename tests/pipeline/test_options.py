@@ -65,6 +65,9 @@ def test_a_token_comes_from_a_file_and_is_not_shown(tmp_path: Path) -> None:
         ({"failOnDataLoss": "maybe"}, "true or false"),
         ({"address": "ftp://x"}, "address"),
         ({"address": "http://user@x"}, "address"),
+        ({"address": "http://a:1|ftp://b"}, "address"),
+        ({"address": "a:1|http://a:1"}, "twice"),
+        ({"address": "|".join(f"a:{port}" for port in range(1, 18))}, "at most 16"),
         ({"maxTriggerDelay": "soon"}, "15m"),
         ({"tokenFile": "/nowhere"}, "no token"),
         ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "above"),
@@ -91,6 +94,15 @@ def test_a_sink_writes_to_one_node() -> None:
     assert sink_options({"topic": "out"}).topic == "out"
     with pytest.raises(BadOption, match="one node"):
         sink_options({"address": "http://a:1,http://b:1"})
+
+
+def test_a_node_may_have_several_addresses() -> None:
+    assert sink_options({"address": "a:1 | https://b:2/"}).nodes.addresses == (
+        "http://a:1|https://b:2",
+    )
+    given = {"address": "a:1|b:1,c:1", "subscribe": "t"}
+    found = source_options(given, is_streaming=False).nodes.addresses
+    assert found == ("http://a:1|http://b:1", "http://c:1")
 
 
 def test_batches_have_numbers_and_somebody_who_writes_them() -> None:

@@ -28,6 +28,7 @@ from millpond.node.cli.bench import jobs as bench_jobs
 from millpond.node.cli.bench import state as bench_state
 from millpond.node.cli.bench import store as bench_store
 from millpond.node.cli.bench import streams as bench_streams
+from millpond.node.cli.bench.addresses import first_reached
 from millpond.node.cli.commands.serve import raise_descriptor_limit
 from millpond.node.cli.connection import explain_errors
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
@@ -36,7 +37,7 @@ from millpond.node.cli.options.tls import add_plain_option, add_tls_options, tls
 from millpond.node.cli.options.units import seconds
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.cli.token_file import read_token
-from millpond.node.client.url import parse_url
+from millpond.node.client.url import parse_url, parse_urls
 from millpond.node.ip import is_loopback
 
 EPILOG = """\
@@ -65,7 +66,8 @@ CPU` is the processor time of the node per counted operation. docs/internals/ben
 other servers.
 
 Each row starts a new node with the default settings; memory rows passivate idle channels at once.
-With --connect the memory rows require the right `admin` and an otherwise idle node. With
+With --connect the memory rows require the right `admin` and an otherwise idle node. Several
+addresses are separated by commas; the first that takes a connection is measured. With
 --durability disk or os the node stores its data in a temporary folder, in --data or else beside the
 default data folder. `millpond bench store` measures the store alone.
 
@@ -119,7 +121,9 @@ def _add_p2p(subparsers: Any) -> None:
         "--channels", **count_option, default=CHANNELS, help="in memory rows (default %(default)s)"
     )
     parser.add_argument(
-        "--connect", metavar="URL", help="measure this node (tcp, ws, tls, wss), none of its own"
+        "--connect",
+        metavar="URL[,URL...]",
+        help="measure this node (tcp, ws, tls, wss), none of its own",
     )
     parser.add_argument(
         "--token-file",
@@ -155,6 +159,11 @@ def run(args: argparse.Namespace) -> int:
         return bench_streams.run(args)
     if args.connect is not None and (args.durability or args.data):
         raise usage_error("--connect excludes --durability and --data")
+    if args.connect is not None:
+        try:
+            addresses = parse_urls(args.connect)
+        except ValueError as exc:
+            raise usage_error(f"--connect: {exc}") from exc
     if args.data is not None and args.durability == "memory":
         raise usage_error("--durability memory excludes --data")
     if args.size is not None and args.size < SIZE_MIN:
@@ -171,6 +180,9 @@ def run(args: argparse.Namespace) -> int:
     if not chosen:
         names = ", ".join(row.name for row in rows())
         raise usage_error(f"--rows {args.rows!r} names no row; the rows are {names}")
+    if args.connect is not None:
+        index = first_reached([(each.host, each.port) for each in addresses])
+        args.connect = args.connect.split(",")[index].strip()
     raise_descriptor_limit()
     return _measure_all(args, chosen)
 

@@ -29,6 +29,7 @@ from millpond.node.bench.servers import (
     peer_servers,
 )
 from millpond.node.bench.stream_load import StreamResult, StreamTarget, measure_streams
+from millpond.node.cli.bench.addresses import first_reached, parse_endpoints
 from millpond.node.cli.bench.store import describe_folder, temporary_folder
 from millpond.node.cli.commands.serve import raise_descriptor_limit
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
@@ -36,7 +37,7 @@ from millpond.node.cli.options.node import positive
 from millpond.node.cli.options.units import seconds
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.client.errors import ConnectionLost
-from millpond.transports.io.address import parse_address
+from millpond.transports.io.address import format_address, parse_address
 
 PIPELINE_MAX, SIZE_MAX = 1024, 65_536
 BUSY = 0.9
@@ -141,7 +142,9 @@ def _add_parser(subparsers: Any, protocol: str) -> None:
         "--peer", action="append", default=[], choices=PEERS, help="may be given twice"
     )
     parser.add_argument(
-        "--connect", metavar="HOST:PORT", help="measure this server, no node of its own"
+        "--connect",
+        metavar="HOST:PORT[,HOST:PORT...]",
+        help="measure this server, no node of its own; of several the first that is reached",
     )
     durability_option = {
         "choices": ("disk", "os", "memory"),
@@ -173,6 +176,9 @@ def run(args: argparse.Namespace) -> int:
     if not chosen:
         names = ", ".join(row.name for row in rows())
         raise usage_error(f"--rows {args.rows!r} names no row; the rows are {names}")
+    if args.connect is not None:
+        endpoints = parse_endpoints(args.connect)
+        args.connect = format_address(*endpoints[first_reached(endpoints)])
     raise_descriptor_limit()
     if not args.json:
         if _durability(args) != "memory":
@@ -192,7 +198,7 @@ def _check(args: argparse.Namespace) -> None:
         if args.durability or args.data:
             raise usage_error("--connect excludes --durability and --data")
         try:
-            parse_address(args.connect)
+            parse_endpoints(args.connect)
         except ValueError as exc:
             raise usage_error(f"--connect: {exc}") from exc
     if args.data is not None and args.durability == "memory":
