@@ -36,7 +36,7 @@ from millpond.node.clock import ClockStatus
 from millpond.node.console.overview import OverviewRequest, overview
 from millpond.node.environment import installed_version
 from millpond.node.events import EventLog
-from millpond.node.replica.interface import ReplicaInfo
+from millpond.node.replica.interface import ReplicaInfo, SnapshotReply, SnapshotRequest
 from millpond.transports.p2p.admission import Admission
 from millpond.transports.p2p.bodies import read_body
 from millpond.transports.server.interface import ConnectionCounters, Principal
@@ -71,6 +71,7 @@ class Operation(IntEnum):
     EVENTS = 12
     BACKUP = 16
     OVERVIEW = 17
+    REPLICA_SNAPSHOT = 26
 
 
 class InfoRequest(msgspec.Struct):
@@ -269,6 +270,7 @@ class StatusSources(msgspec.Struct):
     directory: Directory
     backup: Callable[[BackupRequest], BackupReply]
     replica: ReplicaInfo | None
+    replica_snapshot: Callable[[SnapshotRequest], SnapshotReply]
     is_operator: Callable[[Principal], bool]
     activity: ActivitySampler
     events: EventLog
@@ -310,6 +312,9 @@ def answer(operation: int, body: bytes, client: Admission, sources: StatusSource
         case Operation.OVERVIEW:
             read_body(body, OverviewRequest)
             return msgspec.msgpack.encode(overview(sources))
+        case Operation.REPLICA_SNAPSHOT:
+            due = read_body(body, SnapshotRequest)
+            return msgspec.msgpack.encode(sources.replica_snapshot(due))
         case _:
             raise Malformed(f"unknown operation {operation}")
 

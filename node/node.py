@@ -69,6 +69,7 @@ from millpond.node.outbox.requests import PeerRequests
 from millpond.node.peer_services import PeerServices
 from millpond.node.peers.data_key import DataKey, DataKeyError, open_or_begin
 from millpond.node.peers.identity import peer_id
+from millpond.node.replica.interface import SnapshotReply, SnapshotRequest, SnapshotState
 from millpond.node.stream_cells import (
     StreamCells,
     first_wakes,
@@ -743,6 +744,7 @@ class Node:
             directory=self._streams.directory,
             backup=self.backups.answer,
             replica=None if self.replica is None else self.replica.info,
+            replica_snapshot=self._replica_snapshot,
             is_operator=self._access.is_operator,
             memory=self.services.memory,
             listeners=self.listeners,
@@ -769,6 +771,12 @@ class Node:
                 each for each in files if each and not Path(each).resolve().is_relative_to(folder)
             ],
         )
+
+    def _replica_snapshot(self, request: SnapshotRequest) -> SnapshotReply:
+        if self.replica is None:
+            text = "the node has no replica (millpond serve --replica URL)"
+            return SnapshotReply(SnapshotState.FAILED, error=text)
+        return self.replica.answer(request)
 
     def _replica_facts(self) -> SnapshotFacts:
         from millpond.node.replica.snapshots import SnapshotFacts

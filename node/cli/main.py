@@ -35,7 +35,7 @@ COMMANDS = {
     "channel": ("commands.channel", "Create, list, purge and delete channels."),
     "backup": ("commands.backup", "Back up a whole node while it runs."),
     "restore": ("commands.restore", "Restore a backup or a replica into a new data folder."),
-    "replica": ("commands.replica", "Show, verify and prune the replica of a node."),
+    "replica": ("commands.replica", "Show, verify, prune and snapshot the replica of a node."),
     "stream": ("stream.command", "Append to and read streams."),
     "state": ("commands.state", "Query the materialized state of a stream."),
     "jobs": ("jobs.command", "Put, inspect, retry and cancel jobs."),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 import msgspec
 
 
@@ -43,3 +45,32 @@ class ReplicaInfo(msgspec.Struct, frozen=True):
     def is_away(self) -> bool:
         """True: the object store does not answer, or refuses."""
         return bool(self.error)
+
+
+class SnapshotState(StrEnum):
+    """The states of a snapshot that was asked for."""
+
+    WAITING = "waiting"
+    COPYING = "copying"
+    MADE = "made"
+    FAILED = "failed"
+
+
+class SnapshotRequest(msgspec.Struct):
+    """`number` 0: a snapshot that begins after this request; else the state of that one."""
+
+    number: int = 0
+
+
+class SnapshotReply(msgspec.Struct):
+    """The snapshot of a request, by the number to ask with again. `error` tells why it failed, or
+    what it waits for. `name` and `made_at` are those of one that is made, or of a later one;
+    `bytes` were uploaded for it."""
+
+    state: str
+    number: int = 0
+    error: str = ""
+    url: str = ""
+    name: str = ""
+    made_at: float = 0.0
+    bytes: int = 0

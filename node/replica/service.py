@@ -23,7 +23,13 @@ from millpond.actors.store.snapshot import SnapshotLost
 from millpond.node.atomic_files import replace
 from millpond.node.backup.snapshots import take_snapshot
 from millpond.node.replica.errors import BadReplica, ObjectStoreAway, ReplicaError
-from millpond.node.replica.interface import ReplicaInfo, ReplicaSettings
+from millpond.node.replica.interface import (
+    ReplicaInfo,
+    ReplicaSettings,
+    SnapshotReply,
+    SnapshotRequest,
+    SnapshotState,
+)
 from millpond.node.replica.object_store import open_object_store
 from millpond.node.replica.objects import ID_BYTES
 from millpond.node.replica.ownership import Claimant
@@ -92,6 +98,11 @@ class ReplicaService:
         self._snapshot_at = 0.0
         self._snapshot_bytes = self._snapshot_count = 0
         self._snapshot_history = -1
+        self._begun = self._wanted = 0
+        """The number of the attempt that began last, and of the one that was asked for."""
+        self._asked = anyio.Event()
+        self._made = self._failed = SnapshotReply(SnapshotState.WAITING)
+        """The attempts that were made and that failed last."""
         position = self._read_position()
         claimant = Claimant(position.node, entropy(ID_BYTES), socket.gethostname())
         self.shipper = Shipper(
@@ -213,13 +224,29 @@ class ReplicaService:
 
     # Snapshots.
 
+    def answer(self, request: SnapshotRequest) -> SnapshotReply:
+        """A snapshot at the request of a command. Requests that come before one begins share it."""
+        url, number = self._settings.url, request.number
+        if number < 1:
+            if error := self.shipper.error:
+                return SnapshotReply(SnapshotState.FAILED, error=error, url=url)
+            number = self._wanted = self._begun + 1
+            self._asked.set()
+        if self._made.number >= number:
+            return self._made
+        if self._failed.number >= number:
+            return self._failed
+        state = SnapshotState.COPYING if self._begun >= number else SnapshotState.WAITING
+        return SnapshotReply(state, number, self.shipper.error, url)
+
     async def _make_snapshots(self) -> None:
         """Make a snapshot of each history at its begin, and when the journal behind the last one
         has become long or old."""
         while True:
-            await anyio.sleep(CLAIM_LOOK_S if self._snapshot_history < 0 else SNAPSHOT_LOOK_S)
+            await self._pause(CLAIM_LOOK_S if self._snapshot_history < 0 else SNAPSHOT_LOOK_S)
             if self.shipper.state is not ShippingState.SHIPPING:
                 continue
+            begun = self._begun
             try:
                 if self._snapshot_history < 0:
                     await self._look_for_snapshots()
@@ -227,7 +254,17 @@ class ReplicaService:
                     await self._make_snapshot()
             except FAILURES as exc:
                 log.warning("no snapshot for the replica: error=%s", exc)
-                await anyio.sleep(SNAPSHOT_RETRY_S)
+                if self._begun == begun:
+                    self._begun = max(begun, self._wanted)
+                url = self._settings.url
+                self._failed = SnapshotReply(SnapshotState.FAILED, self._begun, str(exc), url)
+                await self._pause(SNAPSHOT_RETRY_S)
+
+    async def _pause(self, seconds: float) -> None:
+        """Until then, or until somebody asks for a snapshot."""
+        with anyio.move_on_after(seconds):
+            await self._asked.wait()
+            self._asked = anyio.Event()
 
     async def _look_for_snapshots(self) -> None:
         found = await self._answered(partial(manifests, self._objects), ANSWER_S)
@@ -241,7 +278,8 @@ class ReplicaService:
     def _is_snapshot_due(self) -> bool:
         settings, shipper = self._settings, self.shipper
         return (
-            self._snapshot_history != shipper.position.history
+            self._wanted > self._begun
+            or self._snapshot_history != shipper.position.history
             or shipper.bytes_made - self._snapshot_bytes >= settings.snapshot_bytes
             or not 0 <= self._wall() - self._snapshot_at < settings.snapshot_every_s
         )
@@ -254,7 +292,7 @@ class ReplicaService:
         if pruned.snapshots or pruned.journal:
             text = "replica pruned: snapshots=%d journal=%d blobs=%d"
             log.info(text, pruned.snapshots, pruned.journal, pruned.blobs)
-        self._snapshot_count += 1 - pruned.snapshots
+        self._snapshot_count -= pruned.snapshots
 
     async def _upload_snapshot(self) -> None:
         store, shipper = self._store, self.shipper
@@ -263,6 +301,8 @@ class ReplicaService:
             return
         place = SnapshotPlace(position.node, claim.epoch, position.history, position.number)
         began_bytes = shipper.bytes_made
+        self._begun += 1
+        number = self._begun
         upload = SnapshotUpload(store, self._objects)
         try:
             await self._uploaded(upload, upload.prepare)
@@ -283,11 +323,15 @@ class ReplicaService:
         shipper.has_snapshot(place.history)
         self._snapshot_at = facts.made_at
         self._snapshot_bytes, self._snapshot_history = began_bytes, place.history
+        self._snapshot_count += upload.is_new
+        size, url = upload.bytes_uploaded, self._settings.url
+        self._made = SnapshotReply(SnapshotState.MADE, number, "", url, name, facts.made_at, size)
         log.info("replica snapshot: name=%s bytes=%d", name, upload.bytes_uploaded)
 
     async def _uploaded(self, upload: SnapshotUpload, work: Callable[[], T]) -> T:
         """Do a part of the upload, unless no file of it gets anywhere for too long. The thread of
         one that was given up goes on until its request returns."""
+        failure: Exception | None = None
         async with anyio.create_task_group() as tasks:
 
             async def watch() -> None:
@@ -305,10 +349,13 @@ class ReplicaService:
                     left_s -= pause_s
 
             tasks.start_soon(watch)
-            done = await self._threaded(work)
-            tasks.cancel_scope.cancel()
-            return done
-        raise ObjectStoreAway("the upload of a snapshot gets nowhere")
+            try:
+                return await self._threaded(work)
+            except FAILURES as exc:  # as it is, in no group
+                failure = exc
+            finally:
+                tasks.cancel_scope.cancel()
+        raise failure or ObjectStoreAway("the upload of a snapshot gets nowhere")
 
     async def _threaded(self, work: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._threads)

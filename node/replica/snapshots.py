@@ -77,6 +77,8 @@ class SnapshotUpload:
         self._files: list[SnapshotFile] = []
         self._known: set[str] = set()
         self.bytes_uploaded = 0
+        self.is_new = True
+        """False: the one before is of the same moment of the journal."""
         self.steps = self.step_bytes = 0
         """Its progress so far, and the size of the file that is being uploaded."""
         self.is_given_up = False
@@ -120,8 +122,10 @@ class SnapshotUpload:
             files=tuple(sorted(self._files, key=lambda each: each.path)),
         )
         name = snapshot_name(place.epoch, lsn)
-        with suppress(ObjectExists):  # nothing was written since the one before
+        try:
             self._objects.create(name, encode_manifest(manifest))
+        except ObjectExists:  # nothing was written since the one before
+            self.is_new = False
         return name
 
     def discard(self) -> None:

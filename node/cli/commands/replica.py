@@ -1,5 +1,5 @@
-"""`millpond replica`: the replica of a node in an object store, read without the node; and the
-restoration of one."""
+"""`millpond replica`: the replica of a node in an object store, read without the node; a snapshot
+by the node; and the restoration of one."""
 
 from __future__ import annotations
 
@@ -11,13 +11,20 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+import anyio
+import msgspec
+
 from millpond.node.backup.manifest import BadBackup
 from millpond.node.cli.commands.backup import ProgressLine, damages_in
+from millpond.node.cli.connection import explain_errors, open_channel
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.options.data_folder import explain_folder_errors
+from millpond.node.cli.options.node import add_node_options
+from millpond.node.cli.options.units import seconds
 from millpond.node.cli.output import print_json, print_line, size_text
 from millpond.node.cli.parser import action
 from millpond.node.cli.stream.options import timestamp
+from millpond.node.client.connect import PROBE
 from millpond.node.replica.errors import (
     BadAddress,
     BadReplica,
@@ -26,6 +33,7 @@ from millpond.node.replica.errors import (
     ObjectStoreRefuses,
     ReplicaError,
 )
+from millpond.node.replica.interface import SnapshotReply, SnapshotRequest, SnapshotState
 from millpond.node.replica.object_store import ObjectStore, open_object_store
 from millpond.node.replica.objects import BEAT_S
 from millpond.node.replica.restoration import (
@@ -39,12 +47,17 @@ from millpond.node.units import duration_s
 
 ALIVE_S = 6 * BEAT_S
 """A node whose last beat is younger owns its replica, and removes what is old by itself."""
+SNAPSHOT = 26
+"""The operation of packet 90; docs/reference/wire-protocol.md has the table."""
+SNAPSHOT_TIMEOUT_S = 3600.0
+ASK_S, ASK_S_MAX = 0.05, 1.0
 
 EPILOG = """\
 examples:
   millpond replica status s3://bucket/node
   millpond replica verify file:///mnt/replica
   millpond replica prune s3://bucket/node --keep 7d
+  millpond replica snapshot --connect tcp://127.0.0.1:7400
 
 A node ships to a replica with `millpond serve --replica URL`; `millpond restore --from URL` makes a
 data folder of one. The credentials of an object store are those of its usual environment variables
@@ -64,6 +77,19 @@ example:
 Every object that a restoration may need is read, and all hashes and the chain of the journal are
 compared. Exit code 1: an object is missing or damaged, and named.
 """
+SNAPSHOT_EPILOG = """\
+examples:
+  millpond replica snapshot
+  millpond replica snapshot --connect tcp://127.0.0.1:7500 --json
+
+The running node uploads a snapshot of its store to its replica, and this command waits for it. The
+snapshot has everything that was acknowledged before. A restoration then reads no older journal. The
+node makes snapshots by itself as well: this is for the moment before something risky. Needs the
+right admin.
+
+Exit code 1: there is no snapshot, or the node has no replica. Exit code 3: it is not finished after
+--timeout seconds; the node goes on with it.
+"""
 PRUNE_EPILOG = """\
 example:
   millpond replica prune s3://bucket/node --keep 30d
@@ -77,7 +103,7 @@ def add_parser(subparsers: Any) -> None:
     """Add `replica` to the command line."""
     parser = subparsers.add_parser(
         "replica",
-        description="Show, verify and prune the replica of a node.",
+        description="Show, verify, prune and snapshot the replica of a node.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -93,6 +119,17 @@ def add_parser(subparsers: Any) -> None:
         help="the moments of so long can be restored afterwards (7d, 12h)",
     )
 
+    asked = action(actions, "snapshot", "Have a node make a snapshot now.", SNAPSHOT_EPILOG)
+    asked.add_argument(
+        "--timeout",
+        metavar="S",
+        type=seconds,
+        default=SNAPSHOT_TIMEOUT_S,
+        help="give up after S seconds, with exit code 3 (default %(default)g)",
+    )
+    add_node_options(asked)
+    asked.set_defaults(url=None)
+
 
 def _add(actions: Any, name: str, summary: str, epilog: str, work: Any) -> argparse.ArgumentParser:
     parser = action(actions, name, summary, epilog)
@@ -104,6 +141,9 @@ def _add(actions: Any, name: str, summary: str, epilog: str, work: Any) -> argpa
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
+    if args.url is None:
+        with explain_errors(args):
+            return anyio.run(_snapshot, args)
     with _explained(args.url):
         code: int = args.work(args, open_object_store(args.url))
     return code
@@ -240,6 +280,41 @@ def _prune(args: argparse.Namespace, objects: ObjectStore) -> int:
         told = ", ".join(f"{count} {name}" for name, count in counts.items())
         print_line(f"{args.url}: removed {told}")
     return ExitCode.OK
+
+
+async def _snapshot(args: argparse.Namespace) -> int:
+    """Have the node make a snapshot, and wait for it."""
+    found, delay_s = SnapshotReply(SnapshotState.WAITING), ASK_S
+    with anyio.move_on_after(args.timeout):
+        async with open_channel(args, PROBE, "consumer") as channel:
+            while found.state not in (SnapshotState.MADE, SnapshotState.FAILED):
+                asked = SnapshotRequest(found.number)
+                answer = await channel.admin(SNAPSHOT, msgspec.to_builtins(asked))
+                found = msgspec.convert(answer, SnapshotReply)
+                if found.state in (SnapshotState.WAITING, SnapshotState.COPYING):
+                    await anyio.sleep(delay_s)
+                    delay_s = min(2 * delay_s, ASK_S_MAX)
+    match found.state:
+        case SnapshotState.MADE:
+            _report_snapshot(args, found)
+            return ExitCode.OK
+        case SnapshotState.FAILED:
+            raise Failure(f"no snapshot: {found.error}")
+        case state if found.number:
+            why = f": {found.error}" if found.error else ""
+            text = f"the snapshot is {state} after {args.timeout:g} s (--timeout){why}"
+            raise Failure(text, ExitCode.TIMEOUT)
+        case _:
+            raise TimeoutError
+
+
+def _report_snapshot(args: argparse.Namespace, found: SnapshotReply) -> None:
+    if args.json:
+        fields = {"made_at": found.made_at, "bytes": found.bytes}
+        print_json({"replica": found.url, "snapshot": found.name, **fields})
+    else:
+        size = size_text(found.bytes)
+        print_line(f"{found.url}: {found.name}, {_moment(found.made_at)}, {size} uploaded")
 
 
 def _span(text: str) -> float:

@@ -173,6 +173,49 @@ def test_a_bucket_that_is_not_there_is_told_and_the_node_serves(tmp_path: Path) 
             assert ready["ready"] is True and "replica: " in str(ready["warnings"])
 
 
+def test_a_snapshot_is_made_on_request(replica: tuple[str, dict[str, str]], tmp_path: Path) -> None:
+    """It has the messages of before, so a restoration reads no journal."""
+    url, variables = replica
+    env = quick(url, **variables)
+    with serving("--data", str(tmp_path / "data"), env=env) as node:
+        wait_for(url, env, snapshots=1)
+        put(node, b"one")
+        words = ("replica", "snapshot", "--connect", node.urls["tcp"])
+        made = command(*words, "--json", env=environment())
+        assert made.returncode == 0, made.stderr
+        told = json.loads(made.stdout)
+        assert told["replica"] == url and told["snapshot"].startswith("snapshot/")
+        last = list(status(url, env)["snapshots"])[-1]  # type: ignore[call-overload]
+        assert last["messages"] == 1 and last["at"] == told["made_at"]
+        again = command(*words, env=environment())
+        assert again.returncode == 0 and told["snapshot"].encode() in again.stdout, again.stderr
+        shown = command("info", "--json", "--connect", node.urls["tcp"], env=environment())
+        assert json.loads(shown.stdout)["replica"]["snapshots"] == 2  # one moment, one snapshot
+
+
+def test_a_snapshot_that_cannot_be_made_is_a_failure(tmp_path: Path) -> None:
+    words = ("replica", "snapshot", "--timeout", "20", "--connect")
+    rules = tmp_path / "access.conf"
+    rules.write_text("listener:p2p put,get,list\nlistener:ws all\n")
+    rules.chmod(0o600)
+    plain = ("--data", str(tmp_path / "plain"), "--access-file", str(rules))
+    with serving(*plain, env=environment(MILLPOND_WS="127.0.0.1:0")) as node:
+        denied = command(*words, node.urls["tcp"], env=environment())
+        assert denied.returncode == ExitCode.REFUSED and b"right" in denied.stderr
+        none = command(*words, node.urls["ws"], env=environment())
+        assert none.returncode == ExitCode.FAILURE and b"has no replica" in none.stderr
+    gone = command(*words, node.urls["ws"], env=environment())
+    assert gone.returncode == ExitCode.FAILURE and b"no node at" in gone.stderr
+    url = f"file://{tmp_path}/replica"
+    with serving("--data", str(tmp_path / "data"), env=quick(url)) as node:
+        wait_for(url, environment(), snapshots=1)
+        path = tmp_path / "replica" / "snapshot"
+        path.rename(tmp_path / "snapshot")
+        path.write_bytes(b"")  # no folder: nothing can be made there
+        failed = command(*words, node.urls["tcp"], env=environment())
+        assert failed.returncode == ExitCode.FAILURE and b"no snapshot: " in failed.stderr
+
+
 def _get_json(node: Serving, path: str) -> dict[str, object]:
     from urllib.request import urlopen
 
