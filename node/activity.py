@@ -1,19 +1,23 @@
 """The activity of a node: rates, and the busiest channels, queues, streams and connections.
 
 Rates are those between two samples of the counters; a sample is taken whenever `millpond top` asks.
-Only cells in memory are looked at: others do nothing.
+Only cells in memory are looked at: others do nothing, and are counted. A node with many cells looks
+at them in several turns of its event loop, and answers with what it found the time before.
 """
 
 from __future__ import annotations
 
+import logging
 import resource
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from heapq import nlargest
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
+from anyio.abc import TaskGroup
+from anyio.lowlevel import checkpoint
 
 from millpond.actors.channels.channel import Channel
 from millpond.actors.channels.dead_letters import DEAD_SUFFIX
@@ -31,6 +35,10 @@ from millpond.transports.server.interface import ConnectionSummary, ServerConnec
 if TYPE_CHECKING:
     from millpond.node.admin import StatusSources
 
+log = logging.getLogger(__name__)
+
+CELLS_PER_TURN = 1000
+"""After so many cells the event loop handles other events."""
 ROWS_MAX = 50
 """The rows of a list."""
 LIST_BYTES_MAX = 12 * 1024
@@ -90,11 +98,12 @@ class QueueActivity(msgspec.Struct, frozen=True):
 
 
 class StreamActivity(msgspec.Struct, frozen=True):
-    """A stream: records appended a second. `lag`: records that the slowest consumer group has not
-    committed."""
+    """A stream: records appended (`in_s`) and reads that got records (`out_s`) a second. `lag`:
+    records that the slowest consumer group has not committed."""
 
     name: bytes
     in_s: float
+    out_s: float
     records: int
     bytes: int
     waiting: int
@@ -161,6 +170,53 @@ class _Sample:
         self.cpu_s = cpu_s
 
 
+class _Cells:
+    """The result of a look at all cells: the busiest, and the number of channels."""
+
+    def __init__(self, sample: _Sample, base: _Sample) -> None:
+        self.sample = sample
+        self.base = base
+        self.rates = _Rates(base, sample)
+        self.channels: list[ChannelActivity] = []
+        self.queues: list[QueueActivity] = []
+        self.streams: list[StreamActivity] = []
+        self.channel_count = 0
+        self.passivated = 0
+
+    def look(self, sources: StatusSources, limit: int) -> Iterator[None]:
+        """Look at all cells, in steps. `limit`: rows of each list."""
+        channels: list[_Ranked[Channel]] = []
+        queues: list[_Ranked[Channel]] = []
+        streams: list[_Ranked[Stream]] = []
+        for done, cell in enumerate(list(sources.scheduler.cells.values()), 1):
+            name, behaviour = cell.name, cell.behaviour
+            if not name.startswith(RESERVED):
+                self.channel_count += 1
+                self.passivated += behaviour is None and cell.refusal is None
+            counts = _counts(behaviour)
+            if counts is not None and counts != NONE:
+                self.sample.cells[name] = counts
+            if isinstance(behaviour, Channel):
+                if name != PROBE:
+                    is_queue = behaviour.delivery.mode is Mode.QUEUE
+                    rate, messages = sum(self.rates.of_cell(name)), len(behaviour.buffer.rows)
+                    (queues if is_queue else channels).append((rate, messages, name, behaviour))
+            elif isinstance(behaviour, Stream) and qualified_name_of(name) is not None:
+                rate = sum(self.rates.of_cell(name))
+                streams.append((rate, behaviour.records, name, behaviour))
+            if done % CELLS_PER_TURN == 0:
+                channels, queues = _first(channels, limit), _first(queues, limit)
+                streams = _first(streams, limit)
+                yield
+        for _, _, _, channel in _first(channels, limit):
+            self.channels.append(_channel(channel, self.rates))
+            yield
+        for _, _, _, queue in _first(queues, limit):
+            self.queues.append(_queue(queue, self.rates, sources))
+        for _, _, name, stream in _first(streams, limit):
+            self.streams.append(_stream(name, stream, self.rates))
+
+
 class ActivitySampler:
     """Answers what a node does now. Holds the last two samples."""
 
@@ -177,6 +233,14 @@ class ActivitySampler:
         self._appended = appended
         self._samples: list[_Sample] = []
         self._stats: tuple[float, StoreStats] | None = None
+        self._tasks: TaskGroup | None = None
+        self._found: _Cells | None = None
+        self._is_looking = False
+        """True: a task looks at the cells."""
+
+    def open(self, tasks: TaskGroup) -> None:
+        """Look at many cells in tasks from now on."""
+        self._tasks = tasks
 
     def ticks_s(self) -> float:
         """Now, in seconds of a clock that is never set."""
@@ -207,11 +271,9 @@ class ActivitySampler:
         """The activity since a sample that is half a second old at least, if there is one."""
         limit = max(1, min(request.limit, ROWS_MAX))
         summaries = self.summaries()
-        sample = self._sample(sources, summaries)
-        base = self._base(sample)
+        found = self._look(sources, summaries, limit)
+        sample, base, rates = found.sample, found.base, found.rates
         window_s = sample.at - base.at
-        rates = _Rates(base, sample)
-        channels, queues, streams = self._busiest(rates, sources, limit)
         open_now = Counter(each.listener for each in summaries)
         connections = nlargest(limit, summaries, key=rates.of_connection)
         store, delivery = sources.store, sources.delivery
@@ -224,7 +286,8 @@ class ActivitySampler:
             cpu=round((sample.cpu_s - base.cpu_s) / window_s, 3) if window_s else 0.0,
             totals={
                 "connections": sources.connections,
-                "channels": sum(not name.startswith(RESERVED) for name in sources.scheduler.cells),
+                "channels": found.channel_count,
+                "passivated": found.passivated,
                 "streams": sources.streams,
                 "messages": store.usage.messages,
                 "message_bytes": store.usage.bytes,
@@ -241,22 +304,54 @@ class ActivitySampler:
                 )
                 for name in sources.protocol_stats
             ],
-            channels=_fitting(channels),
-            queues=_fitting(queues),
-            streams=_fitting(streams),
+            channels=_fitting(found.channels[:limit]),
+            queues=_fitting(found.queues[:limit]),
+            streams=_fitting(found.streams[:limit]),
             connections=[_connection(each, rates, sources.now) for each in connections],
         )
 
+    def _look(
+        self, sources: StatusSources, summaries: list[ConnectionSummary], limit: int
+    ) -> _Cells:
+        """The result of a look at the cells; that of the time before, if it takes several turns."""
+        if self._is_looking and self._found is not None:
+            return self._found
+        sample = self._sample(sources, summaries)
+        found = _Cells(sample, self._base(sample.at) or sample)
+        if self._tasks is not None and len(sources.scheduler.cells) > CELLS_PER_TURN:
+            self._is_looking = True
+            self._tasks.start_soon(self._look_in_turns, found, sources, limit)
+            if self._found is None or self._found.sample.at <= sample.at - WINDOW_S_MAX:
+                self._found = _Cells(sample, sample)  # without rows: `top` asks again
+            return self._found
+        for _ in found.look(sources, limit):
+            pass
+        self._finish(found)
+        return found
+
+    async def _look_in_turns(self, found: _Cells, sources: StatusSources, limit: int) -> None:
+        try:
+            for _ in found.look(sources, limit):
+                await checkpoint()
+            self._finish(found)
+        except Exception:
+            log.exception("activity not sampled")  # the next request tries again
+        finally:
+            self._is_looking = False
+
+    def _finish(self, found: _Cells) -> None:
+        """Answer with these from now on, and compare later ones with them."""
+        self._found = found
+        at = found.sample.at
+        if all(each.at <= at - WINDOW_S_MIN for each in self._samples):
+            self._samples = [*self._samples[-1:], found.sample]
+
     def _sample(self, sources: StatusSources, summaries: list[ConnectionSummary]) -> _Sample:
-        cells = {}
-        for name, cell in sources.scheduler.cells.items():
-            counts = _counts(cell.behaviour)
-            if counts is not None and counts != NONE:
-                cells[name] = counts
+        """The counters of now, but for those of cells."""
         used = resource.getrusage(resource.RUSAGE_SELF)
         return _Sample(
             self._ticks_ns() / NS,
-            cells,
+            {},
             {each.number: each.moved_bytes for each in summaries},
             self._counters(sources),
             used.ru_utime + used.ru_stime,
@@ -277,34 +372,11 @@ class ActivitySampler:
             found[f"{name}.bytes"] = self._http.bytes_in if is_http else each.bytes_in
         return found
 
-    def _base(self, sample: _Sample) -> _Sample:
-        """The sample that this one is compared with; itself, if there is none."""
-        self._samples = [each for each in self._samples if each.at > sample.at - WINDOW_S_MAX]
-        old = [each for each in self._samples if each.at <= sample.at - WINDOW_S_MIN]
-        if len(old) == len(self._samples):
-            self._samples = [*old[-1:], sample]
-        return old[-1] if old else sample
-
-    def _busiest(
-        self, rates: _Rates, sources: StatusSources, limit: int
-    ) -> tuple[list[ChannelActivity], list[QueueActivity], list[StreamActivity]]:
-        channels: list[_Ranked[Channel]] = []
-        queues: list[_Ranked[Channel]] = []
-        streams: list[_Ranked[Stream]] = []
-        for name, cell in sources.scheduler.cells.items():
-            behaviour = cell.behaviour
-            if isinstance(behaviour, Channel):
-                if name != PROBE:
-                    is_queue = behaviour.delivery.mode is Mode.QUEUE
-                    ranked = (sum(rates.of_cell(name)), len(behaviour.buffer.rows), name, behaviour)
-                    (queues if is_queue else channels).append(ranked)
-            elif isinstance(behaviour, Stream) and qualified_name_of(name) is not None:
-                streams.append((sum(rates.of_cell(name)), behaviour.records, name, behaviour))
-        return (
-            [_channel(each[3], rates) for each in _first(channels, limit)],
-            [_queue(each[3], rates, sources) for each in _first(queues, limit)],
-            [_stream(each[2], each[3], rates) for each in _first(streams, limit)],
-        )
+    def _base(self, at: float) -> _Sample | None:
+        """The sample that one of this time is compared with."""
+        self._samples = [each for each in self._samples if each.at > at - WINDOW_S_MAX]
+        old = [each for each in self._samples if each.at <= at - WINDOW_S_MIN]
+        return old[-1] if old else None
 
 
 class _Rates:
@@ -327,7 +399,8 @@ class _Rates:
 
     def of_connection(self, summary: ConnectionSummary) -> float:
         """The bytes of a connection."""
-        return self._rate(self._base.connections.get(summary.number, 0), summary.moved_bytes)
+        moved = self._sample.connections.get(summary.number, 0)
+        return self._rate(self._base.connections.get(summary.number, 0), moved)
 
     def _rate(self, before: int, now: int) -> float:
         if not self._seconds:
@@ -339,7 +412,7 @@ class _Rates:
 def _counts(behaviour: object) -> Counts | None:
     if isinstance(behaviour, Channel):
         return behaviour.kept, behaviour.acked
-    return (behaviour.appended, 0) if isinstance(behaviour, Stream) else None
+    return (behaviour.appended, behaviour.reads) if isinstance(behaviour, Stream) else None
 
 
 def _first(rows: list[_Ranked[T]], limit: int) -> list[_Ranked[T]]:
@@ -379,10 +452,11 @@ def _queue(channel: Channel, rates: _Rates, sources: StatusSources) -> QueueActi
 
 
 def _stream(cell: bytes, stream: Stream, rates: _Rates) -> StreamActivity:
-    lags = stream.lags
+    lags, (in_s, out_s) = stream.lags, rates.of_cell(cell)
     return StreamActivity(
         qualified_name_of(cell) or b"",
-        rates.of_cell(cell)[0],
+        in_s,
+        out_s,
         stream.records,
         stream.bytes_kept,
         stream.waiting,

@@ -474,6 +474,7 @@ class Node:
             )
             self._tasks.start_soon(self._keep_time)
             self.backups.open(self._tasks)
+            self._activity.open(self._tasks)
             if self.replica is not None:
                 self.replica.start(self._tasks)
                 if self.config.is_replicated:

@@ -67,6 +67,7 @@ class StreamReader:
         "_replied",
         "_retention",
         "_scans",
+        "found",
         "waiters",
     )
 
@@ -84,6 +85,8 @@ class StreamReader:
         self._scans: dict[ReadScan, None] = {}
         self._replied: list[tuple[Port, Read | Trim]] = []
         """Requests of earlier batches that this batch replied to: lost, should it fail."""
+        self.found = 0
+        """Counts replies to reads that had records."""
         self._cache = StreamCache(context.record_cache)
         self._retention = Retention(0, 0)
         self.waiters = Waiters()
@@ -216,6 +219,7 @@ class StreamReader:
         packed: Sequence[PackedSlice] = (),
     ) -> Records:
         bounds = self._bounds
+        self.found += 1
         return Records(
             read.number,
             spans,

@@ -138,6 +138,11 @@ class Stream:
         return max(0, self._bounds.tail - self._tail_before)
 
     @property
+    def reads(self) -> int:
+        """Reads that got records since this behaviour was made."""
+        return self._reader.found
+
+    @property
     def records(self) -> int:
         """Records that the stream has."""
         return self._bounds.tail - self._bounds.trim_point

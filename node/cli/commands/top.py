@@ -30,12 +30,16 @@ examples:
   millpond top -n 5 --json         five JSON objects
 
 The lists have the busiest channels, queues, streams and connections; then those with most messages
-or records. Only what is in memory is listed: the rest does nothing. Rates are those since the last
-time, or over a second. Without a terminal, and with --json, it is once unless -n is given.
+or records. Only what is in memory is listed: the rest does nothing. Channels that left memory since
+the start are counted as passivated. `reads/s` are reads that got records. Rates are those since the
+last time, or over a second; a node with more than 1000 channels and streams shows those of the time
+before. Without a terminal, and with --json, it is once unless -n is given.
 Requires the right `admin`, which every local client has if there is no token file.
 """
 INTERVAL_S, INTERVAL_S_MIN = 2.0, 0.1
 FIRST_S = 1.0
+FIRST_TRIES_MAX = 30
+"""A busy node with many channels may take so many times `FIRST_S` until it has rates."""
 ROWS = 10
 ROWS_MAX = 50
 NAME_COLUMNS_MIN = 12
@@ -85,6 +89,7 @@ TABLES: tuple[tuple[str, str, tuple[Column, ...]], ...] = (
         "stream",
         (
             ("in/s", "in_s"),
+            ("reads/s", "out_s"),
             ("records", "records"),
             ("lag", "lag"),
             ("groups", "groups"),
@@ -161,19 +166,21 @@ async def _until_signal(args: argparse.Namespace, *, is_drawn: bool) -> int:
 async def _answers(args: argparse.Namespace, channel: Channel) -> AsyncGenerator[dict[str, Any]]:
     """The node's activity, as often as it is wanted. The first rates are those over a second."""
     request = {"limit": min(args.rows, ROWS_MAX)}
-    done, has_rates = 0, False
+    done, has_rates, tries = 0, False, 0
     while args.count is None or done < args.count:
         try:
             answer = await channel.admin(ACTIVITY, request)
         except OutcomeUnknown:  # the connection is lost; the next request waits for it
-            has_rates = False
+            has_rates, tries = False, 0
             continue
-        if not has_rates:
-            has_rates = True
+        is_first = tries == 0
+        if is_first or (not has_rates and tries < FIRST_TRIES_MAX and not answer["window_s"]):
+            tries += 1
             if args.count is None:
                 yield answer  # nobody is to wait for the first rates
             await anyio.sleep(FIRST_S)
             continue
+        has_rates = True
         done += 1
         yield answer
         if args.count is None or done < args.count:
@@ -271,6 +278,8 @@ def table(title: str, rows: Rows, shown: Sequence[Column], columns: int | None) 
 def _head(answer: dict[str, Any]) -> list[str]:
     totals, rates, store = answer["totals"], answer["rates"], answer["store"]
     kept = f"messages {totals['messages']} ({size_text(totals['message_bytes'])})"
+    passivated = totals.get("passivated", 0)
+    at_rest = f" ({passivated} passivated)" if passivated else ""
     writable = "store writable" if store["is_writable"] else f"NOT WRITABLE: {store['reason']}"
     disk = ""
     if "journal_bytes" in store:
@@ -280,7 +289,7 @@ def _head(answer: dict[str, Any]) -> list[str]:
     return [
         f"millpond {answer['version']}  up {_span(answer['uptime_s'])}  {answer['durability']}"
         f"  memory {size_text(answer['rss_bytes'])}  cpu {answer['cpu'] * 100:.0f} %",
-        f"connections {totals['connections']}  channels {totals['channels']}  {kept}"
+        f"connections {totals['connections']}  channels {totals['channels']}{at_rest}  {kept}"
         f"  streams {totals['streams']} ({size_text(totals['stream_bytes'])})"
         f"  dead {totals['dead_letters']}  crashes {totals['crashes']}"
         f"  refused {totals['refused']}",

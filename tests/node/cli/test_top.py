@@ -10,7 +10,9 @@ from typing import Any, cast
 import anyio
 import pytest
 
+import millpond
 from millpond import Config, Node, connect
+from millpond.node import activity
 from millpond.node.activity import LIST_BYTES_MAX, ROW_BYTES, ROWS_MAX
 from millpond.node.cli.chat.line_editor import text_width
 from millpond.node.cli.commands import top
@@ -59,6 +61,7 @@ def test_json_has_one_object_each_time(node: Serving) -> None:
     assert stream == {
         "name": "weather",
         "in_s": 0.0,
+        "out_s": 0.0,
         "records": 2,
         "bytes": stream["bytes"],
         "waiting": 0,
@@ -172,6 +175,64 @@ async def test_rates_are_those_between_two_samples_and_lists_have_the_busiest() 
     assert channel["out_s"] * seconds == pytest.approx(5, abs=0.1)
     assert found["rates"]["kept"] * seconds == pytest.approx(20, abs=0.1)
     assert len(found["connections"]) == 1
+
+
+async def test_reads_of_a_stream_that_got_records_are_counted() -> None:
+    config = Config(p2p="127.0.0.1:0", ws="off", s3p="off", rustlog="off", http="off")
+    async with Node(config) as node:
+        url = f"tcp://{node.listeners['p2p']}"
+        async with millpond.connect_streams(url) as streams, connect(url, "x", window=0) as asking:
+            stream = streams.stream("weather")
+            await stream.create()
+            await stream.append(b"sun")
+            assert (await asking.admin(11, {}))["window_s"] == 0
+            for _ in range(4):
+                assert len(await stream.read(0)) == 1
+            assert not await stream.read(1)
+            await anyio.sleep(0.6)
+            found = await asking.admin(11, {})
+    (row,) = found["streams"]
+    assert row["out_s"] * found["window_s"] == pytest.approx(4, abs=0.1)
+    assert row["in_s"] == 0
+
+
+async def test_many_cells_are_looked_at_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rates are those of the time before, and the busiest are found all the same."""
+    monkeypatch.setattr(activity, "CELLS_PER_TURN", 3)
+    config = Config(
+        p2p="127.0.0.1:0", ws="off", s3p="off", rustlog="off", http="off", passivate_after_s=0
+    )
+    async with Node(config) as node:
+        url = f"tcp://{node.listeners['p2p']}"
+        for number in range(20):
+            async with connect(url, b"%02d" % number, role="producer") as channel:
+                await channel.put(b"x")
+        async with (
+            connect(url, "busy", role="producer") as busy,
+            connect(url, "asking", window=0) as asking,
+        ):
+            first = await asking.admin(11, {"limit": 2})
+            assert first["window_s"] == 0 and first["channels"] == []
+            await anyio.sleep(0.2)  # the first look is over
+            for _ in range(10):
+                await busy.put(b"y")
+            found = {}
+            for _ in range(50):
+                await anyio.sleep(0.2)
+                found = await asking.admin(11, {"limit": 2})
+                if found["window_s"] and found["channels"][0]["in_s"]:
+                    break
+    assert found["channels"][0]["name"] == b"busy"
+    assert found["channels"][0]["in_s"] * found["window_s"] == pytest.approx(10, abs=0.1)
+    assert found["totals"]["channels"] == 22
+    assert found["totals"]["passivated"] == 20
+
+
+def test_passivated_channels_are_counted_on_the_page() -> None:
+    told = answer()
+    assert "passivated" not in "".join(top.page(told, None, has_styles=False))
+    told["totals"] = {**told["totals"], "channels": 5, "passivated": 4}
+    assert "channels 5 (4 passivated)" in top.page(told, None, has_styles=False)[1]
 
 
 async def test_lists_have_fifty_rows_and_end_before_they_are_too_large() -> None:
