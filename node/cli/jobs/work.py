@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import logging
 import os
+import select
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from importlib import import_module
@@ -21,10 +23,19 @@ import anyio
 
 from millpond.node.cli.connection import explain_errors
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
-from millpond.node.cli.jobs.options import connection_options
+from millpond.node.cli.jobs.options import connection_options, queue_name
+from millpond.node.cli.jobs.source_files import EVERY_S, SourceFiles
 from millpond.node.cli.jobs.work_status import WorkStatus
+from millpond.node.cli.jobs.worker_processes import (
+    PROCESSES_MAX,
+    ParentLog,
+    WorkerProcess,
+    WorkerProcesses,
+)
+from millpond.node.cli.jobs.worker_processes import log as parent_log
 from millpond.node.cli.options.node import add_node_options, positive
 from millpond.node.cli.options.units import seconds
+from millpond.node.cli.output import write_async
 from millpond.node.cli.progress import CLEAR
 from millpond.node.jobs.connector import ConnectionOptions
 from millpond.node.jobs.errors import HandlersHang
@@ -32,7 +43,7 @@ from millpond.node.jobs.task import ATTEMPTS, LEASE_S, LEASE_S_MAX, Backoff, Tas
 from millpond.node.jobs.worker.outcome import AttemptResult
 from millpond.node.jobs.worker.weighted_queues import parse_queues
 from millpond.node.jobs.worker.worker import CONCURRENCY, GRACE_S, Worker
-from millpond.node.log_handler import LOG_THREAD, flush_log, set_up_logging
+from millpond.node.log_handler import FORMAT, LOG_THREAD, flush_log, set_up_logging, write_error
 from millpond.transports.io.address import parse_address
 
 EPILOG = """\
@@ -42,6 +53,8 @@ examples:
   millpond work tasks:send --queue high=3 --queue low=1 --concurrency 8
                                                three jobs of `high` for one of `low`
   millpond work tasks:send --queue mail --burst     end when nothing is due (exit code 0)
+  millpond work tasks --queues high:3,low:1 --processes 4
+                                               four processes, with 8 jobs at once each
 
     # tasks.py
     def send(mail, job):                       # or async def; the argument `job` is optional
@@ -52,9 +65,12 @@ letter (`millpond jobs dead ls`). The lease is renewed while the function runs. 
 docs/guides/jobs.md.
 
 After SIGTERM or SIGINT no more jobs start. Running jobs have --grace seconds, then they return to
-the queue; the exit code is 0. A second signal returns all jobs at once; the exit code is 1.
+the queue; the exit code is 0. A second signal returns all jobs at once; the exit code is 1. With
+--processes or --reload the signals are passed on to the workers, and a third one kills them.
 """
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+FROM_PARENT = (signal.SIGTERM,)
+PORT_MAX = 2**16 - 1
 
 
 def add_parser(subparsers: Any) -> None:
@@ -76,6 +92,14 @@ def add_parser(subparsers: Any) -> None:
         default=[],
         help="queue to take jobs from; repeatable (default: the queues of the tasks)",
     )
+    parser.add_argument(
+        "--queues",
+        dest="queues",
+        action="extend",
+        type=_queues,
+        metavar="Q[:WEIGHT],...",
+        help="several queues with their weights: `a:3,b:1` is --queue a=3 --queue b=1",
+    )
     shape = {"type": positive, "metavar": "N"}
     parser.add_argument(
         "--concurrency", **shape, default=CONCURRENCY, help="jobs at once (default %(default)s)"
@@ -96,6 +120,19 @@ def add_parser(subparsers: Any) -> None:
         metavar="S",
         default=Backoff().base_s,
         help="first rest of a function, doubled with each attempt (default %(default)g)",
+    )
+    parser.add_argument(
+        "--processes",
+        type=_processes,
+        metavar="N",
+        default=1,
+        help="worker processes, each with --concurrency jobs at once; one that dies is started"
+        " again (default %(default)s)",
+    )
+    parser.add_argument(
+        "--reload",
+        action="store_true",
+        help="start again when a file of the loaded modules changes; for development",
     )
     parser.add_argument("--burst", action="store_true", help="end when no job is due")
     parser.add_argument(
@@ -134,31 +171,110 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--metrics",
         metavar="HOST:PORT",
-        help="serve the worker's metrics for Prometheus there, as http://HOST:PORT/metrics",
+        help="serve the worker's metrics for Prometheus there, as http://HOST:PORT/metrics; with"
+        " --processes each process has a port: PORT, PORT + 1, ...",
     )
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
     parser.add_argument("--log-format", choices=("text", "json"), default="text")
     add_node_options(parser)
 
 
+def _queues(text: str) -> list[str]:
+    """`Q[:WEIGHT],...` as values of --queue."""
+    queues = []
+    for each in text.split(","):
+        head, colon, tail = each.rpartition(":")
+        name, weight = (head, tail) if colon else (tail, "1")
+        queues.append(f"{queue_name(name)}={weight}")
+    try:
+        parse_queues(queues)
+    except ValueError as exc:
+        raise argparse.ArgumentTypeError(str(exc)) from exc
+    return queues
+
+
+def _processes(text: str) -> int:
+    count = positive(text)
+    if count > PROCESSES_MAX:
+        raise argparse.ArgumentTypeError(f"there are at most {PROCESSES_MAX} processes")
+    return count
+
+
 def run(args: argparse.Namespace) -> int:
-    """Run the worker until a signal, or until no job is due."""
+    """Run the worker until a signal, or until no job is due; with --processes and --reload in
+    processes of their own."""
     args.timeout = None
     if args.metrics is not None:
         _metrics_address(args)
-    work = _found(args)
-    level = (args.log_level or "warning").upper()
-    has_status = not args.json and sys.stderr.isatty()
-    set_up_logging(level, as_json=args.log_format == "json", before=CLEAR if has_status else "")
+    if args.burst and args.reload:
+        raise usage_error("--burst ends and --reload does not: give one of them")
     try:
         parse_queues(args.queues)
         if not 0 < args.lease <= LEASE_S_MAX:
             raise ValueError(f"--lease has up to {LEASE_S_MAX:g} seconds")
     except ValueError as exc:
         raise usage_error(str(exc)) from exc
-    with explain_errors(args):
-        code = anyio.run(partial(_work, args, work))
+    if args.processes == 1 and not args.reload:
+        return _run_worker(args, None)
+    _log_without_thread(args)
+    processes = WorkerProcesses(args.processes, is_burst=args.burst, reloads=args.reload)
+    process = processes.run()
+    return process if isinstance(process, int) else _run_worker(args, process)
+
+
+def _run_worker(args: argparse.Namespace, process: WorkerProcess | None) -> int:
+    """Run one worker, in this process."""
+    if process is not None and args.processes > 1 and args.name is not None:
+        args.name = f"{args.name}-{process.number}"
+    args.sources = SourceFiles(Path.cwd()) if args.reload else None
+    try:
+        work = _found(args)
+        level = (args.log_level or "warning").upper()
+        before = CLEAR if _has_status(args) else ""
+        set_up_logging(level, as_json=args.log_format == "json", before=before)
+        with explain_errors(args):
+            code = anyio.run(partial(_work, args, work, process))
+    except LoadFailure as failure:
+        if process is None or args.sources is None:
+            raise
+        write_error(f"millpond work: {failure}\nmillpond work: waits for a change")
+        _wait_for_change(args.sources, process, failure)
+        code = ExitCode.OK
     return _ended(code)
+
+
+class LoadFailure(Failure):
+    """The module does not load, or has not what the arguments say; another version may."""
+
+
+def _unusable(text: str) -> LoadFailure:
+    return LoadFailure(text, ExitCode.USAGE)
+
+
+def _wait_for_change(sources: SourceFiles, process: WorkerProcess, error: LoadFailure) -> None:
+    """Wait until a file changes, or the parent has gone."""
+    sources.failed(error)
+    while sources.changed() is None:
+        if select.select([process.parent], [], [], EVERY_S)[0]:
+            return
+
+
+def _log_without_thread(args: argparse.Namespace) -> None:
+    """The log of the parent of worker processes."""
+    handler = ParentLog((args.log_level or "warning").upper())
+    if args.log_format == "json":
+        from millpond.node.json_log import JsonFormatter
+
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(logging.Formatter(FORMAT))
+    parent_log.addHandler(handler)
+    parent_log.propagate = False
+
+
+def _has_status(args: argparse.Namespace) -> bool:
+    """One process has a line of status, on a terminal."""
+    return args.processes == 1 and not args.json and sys.stderr.isatty()
 
 
 def _found(args: argparse.Namespace) -> Any:
@@ -170,22 +286,22 @@ def _found(args: argparse.Namespace) -> Any:
     except Exception as exc:
         is_absent = isinstance(exc, ModuleNotFoundError) and exc.name and name.startswith(exc.name)
         if is_absent:
-            raise usage_error(f"there is no module {name!r} in {Path.cwd()}") from exc
+            raise _unusable(f"there is no module {name!r} in {Path.cwd()}") from exc
         # The frames before those of the module are the command's own.
         trace = exc.__traceback__
         while trace is not None and not _is_users(trace):
             trace = trace.tb_next
         shown = "".join(format_exception(exc.with_traceback(trace))).rstrip()
-        raise Failure(f"module {name!r} does not load:\n{shown}") from exc
+        raise LoadFailure(f"module {name!r} does not load:\n{shown}") from exc
     if not colon:
         tasks = [each for each in vars(module).values() if isinstance(each, Task)]
         if not tasks:
-            raise usage_error(f"module {name!r} has no tasks; give a function as {name}:FUNCTION")
+            raise _unusable(f"module {name!r} has no tasks; give a function as {name}:FUNCTION")
         return list(dict.fromkeys(tasks))
     found = module
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise usage_error(f"module {name!r} has no {attribute!r}")
+            raise _unusable(f"module {name!r} has no {attribute!r}")
         found = getattr(found, part)
     return found
 
@@ -195,7 +311,7 @@ def _of_module(args: argparse.Namespace, name: str) -> Any:
     module = args.handler.partition(":")[0]
     found = getattr(sys.modules[module], name, None)
     if not callable(found):
-        raise usage_error(f"module {module!r} has no function {name!r}")
+        raise _unusable(f"module {module!r} has no function {name!r}")
     return found
 
 
@@ -226,7 +342,7 @@ def _worker(args: argparse.Namespace, work: Any, view: WorkStatus) -> Worker:
             **_options(args),
         )
     except (TypeError, ValueError) as exc:
-        raise usage_error(f"{args.handler}: {exc}") from exc
+        raise _unusable(f"{args.handler}: {exc}") from exc
 
 
 def _options(args: argparse.Namespace) -> ConnectionOptions:
@@ -235,18 +351,25 @@ def _options(args: argparse.Namespace) -> ConnectionOptions:
     return options
 
 
-async def _work(args: argparse.Namespace, work: Any) -> int:
-    view = WorkStatus(is_wanted=not args.json)
+async def _work(args: argparse.Namespace, work: Any, process: WorkerProcess | None) -> int:
+    view = WorkStatus(is_wanted=_has_status(args), number=_number(args, process))
     worker = _worker(args, work, view)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(worker)
         args.channel = worker.subscriptions[0].name
         if args.metrics is not None:
-            stack.enter_context(_metrics(args, worker))
+            stack.enter_context(_metrics(args, worker, process))
+        if process is not None:
+            process.ready()
         async with anyio.create_task_group() as tasks:
             stopped: list[int] = []
             tasks.start_soon(view.ready, worker)
-            tasks.start_soon(_watch_signals, worker, stopped)
+            signals = SIGNALS if process is None else FROM_PARENT
+            tasks.start_soon(_watch_signals, worker, signals, stopped)
+            if process is not None:
+                tasks.start_soon(_watch_parent, worker, process)
+            if args.sources is not None:
+                tasks.start_soon(_watch_sources, worker, args.sources)
             tasks.start_soon(view.run)
             try:
                 await worker.run(burst=args.burst)
@@ -260,22 +383,29 @@ async def _work(args: argparse.Namespace, work: Any) -> int:
 
 def _metrics_address(args: argparse.Namespace) -> tuple[str, int]:
     try:
-        return parse_address(args.metrics)
+        host, port = parse_address(args.metrics)
+        if port and port + args.processes - 1 > PORT_MAX:
+            raise ValueError(f"there are not {args.processes} ports from {port} on")
+        return host, port
     except ValueError as exc:
         raise usage_error(f"--metrics: {exc}") from exc
 
 
 @contextmanager
-def _metrics(args: argparse.Namespace, worker: Worker) -> Iterator[None]:
+def _metrics(
+    args: argparse.Namespace, worker: Worker, process: WorkerProcess | None
+) -> Iterator[None]:
     """The metrics of the worker, for the block."""
     from millpond.node.cli.jobs.work_metrics import worker_metrics  # it takes time to load
 
     host, port = _metrics_address(args)
+    if port and process is not None:
+        port += process.number - 1
     try:
         served = worker_metrics(worker, host, port)
         found = served.__enter__()
     except OSError as exc:
-        raise Failure(f"--metrics: cannot listen on {args.metrics}: {exc.strerror}") from exc
+        raise Failure(f"--metrics: cannot listen on {host}:{port}: {exc.strerror}") from exc
     try:
         print(f"millpond work: metrics at http://{host}:{found}/metrics", file=sys.stderr)
         yield
@@ -283,8 +413,32 @@ def _metrics(args: argparse.Namespace, worker: Worker) -> Iterator[None]:
         served.__exit__(None, None, None)
 
 
-async def _watch_signals(worker: Worker, stopped: list[int]) -> None:
-    with anyio.open_signal_receiver(*SIGNALS) as signals:
+async def _watch_parent(worker: Worker, process: WorkerProcess) -> None:
+    """A worker without its parent drains: nobody would pass signals on to it."""
+    await anyio.wait_readable(process.parent)
+    worker.drain()
+
+
+async def _watch_sources(worker: Worker, sources: SourceFiles) -> None:
+    while True:
+        changed = sources.changed()
+        if changed is not None:
+            break
+        await anyio.sleep(EVERY_S)
+    told = f"millpond work: {Path(changed).name} changed, starts again\n"
+    await write_async(told.encode("utf-8", "backslashreplace"), sys.stderr)
+    worker.drain()
+
+
+def _number(args: argparse.Namespace, process: WorkerProcess | None) -> int:
+    """The number of the process among several; 0 if it is the only one."""
+    return 0 if process is None or args.processes == 1 else process.number
+
+
+async def _watch_signals(
+    worker: Worker, caught: Sequence[signal.Signals], stopped: list[int]
+) -> None:
+    with anyio.open_signal_receiver(*caught) as signals:
         async for number in signals:
             stopped.append(number)
             if len(stopped) == 1:

@@ -17,8 +17,10 @@ EVERY_S = 0.5
 class WorkStatus:
     """The status line of a worker, on stderr because handlers print to stdout."""
 
-    def __init__(self, *, is_wanted: bool) -> None:
-        self._is_wanted = is_wanted and sys.stderr.isatty()
+    def __init__(self, *, is_wanted: bool, number: int = 0) -> None:
+        """`number`: that of the process among several, which the ready line tells."""
+        self._is_wanted = is_wanted
+        self._number = f" {number}" if number else ""
         self._worker: Worker | None = None
         self._began_at = time.monotonic()
         self._recent: list[tuple[float, int]] = []
@@ -28,7 +30,9 @@ class WorkStatus:
         """Say that the worker is connected; it works meanwhile, also where nobody reads that."""
         self._worker = worker
         queues = ", ".join(worker.queues)
-        await write_async(f"millpond work: ready, queues: {queues}\n".encode(), sys.stderr)
+        await write_async(
+            f"millpond work{self._number}: ready, queues: {queues}\n".encode(), sys.stderr
+        )
 
     def ended(self) -> None:
         """Count an ended attempt."""
