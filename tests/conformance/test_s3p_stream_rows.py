@@ -8,6 +8,7 @@ from pathlib import Path
 
 import anyio
 
+from millpond.actors.messages import Durability
 from millpond.actors.store.changes import Position
 from millpond.actors.store.filesystem import File, OsDisk
 from millpond.actors.streams.names import stream_cell
@@ -239,7 +240,9 @@ async def _write(client: Client, who: int, rounds: int, given: list[list[Id]]) -
 
 async def test_s3p_30_ids_increase_with_fifty_writers(tmp_path: Path, wiring: str) -> None:
     data = tmp_path if wiring == "tcp-uvloop" else None
-    async with s3p_server(data, durability="memory" if data is None else "os") as server:
+    async with s3p_server(
+        data, durability=Durability.MEMORY if data is None else Durability.OS
+    ) as server:
         witness = await server.with_stream()
         given: list[list[Id]] = []
         async with anyio.create_task_group() as tasks:

@@ -55,7 +55,7 @@ def test_a_table_and_its_feed_with_batches_that_run_again(
     assert main(["show", place]) == 4
     rows, bounds = numbered(RUN), [0, 4, 9, len(RUN)]
     table = table_in(place)
-    feed = feed_of(table, changes)
+    feed = feed_of(table, changes, source={})
     for batch in range(3):
         for _ in range(2):
             feed.claim("q")

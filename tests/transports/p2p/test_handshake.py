@@ -311,7 +311,7 @@ def test_other_readies_are_malformed(raw: bytes) -> None:
 
 
 def test_a_ready_of_an_unknown_promise_is_malformed() -> None:
-    for tail in ("81 0001 03", "0e 0001 03"):
+    for tail in ("81 0001 04", "0e 0001 04"):
         with pytest.raises(MalformedHandshake):
             decode_ready(b"\x83\x01" + bytes.fromhex(tail))
 

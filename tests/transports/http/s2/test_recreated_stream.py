@@ -91,7 +91,7 @@ async def test_waiting_readers_hear_at_once(bodies: tuple[bytes, ...]) -> None:
             for each in (frames, events):
                 await each.head()
             tasks.start_soon(wait)
-            await anyio.sleep(0.05)
+            await anyio.wait_all_tasks_blocked()  # the node has the request
             with anyio.fail_after(60):
                 await make_anew(s2, *bodies)
                 status, said = await frames.terminal()
