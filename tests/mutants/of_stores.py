@@ -213,8 +213,8 @@ STORE_MUTANTS: tuple[Mutant, ...] = (
         "the write-ahead log is not read",
         Fault.SALVAGE,
         "actors/store/repair/salvage.py",
-        "        return SalvagedFile(file, log, name, partial(",
-        '        return SalvagedFile(file, b"", name, partial(',
+        "        return SalvagedFile(file, log, name, decode, on_page",
+        '        return SalvagedFile(file, b"", name, decode, on_page',
         REPAIR + "test_what_is_printed_of_a_damaged_write_ahead_log_is_what_a_node_serves",
     ),
     Mutant(

@@ -40,6 +40,7 @@ from millpond.actors.store.repair.quarantine import (
 )
 from millpond.actors.store.repair.rebuilt_log import BaseOf, RebuiltLog, no_base, rebuild_log
 from millpond.actors.store.repair.salvage import (
+    OnPage,
     SalvagedFile,
     SalvagedLog,
     has_removed,
@@ -184,9 +185,10 @@ class FolderRepair:
         # An interrupted repair may have been one of a partition without a damage of its own.
         return sorted(refused | {each.name for each in self._outcomes()})
 
-    def repair(self, name: bytes) -> Repaired:
+    def repair(self, name: bytes, on_page: OnPage | None = None) -> Repaired:
         """Repair the channel or log `name`. Its report of damage goes last, so an interrupted
-        repair is begun anew; behind the new file only the rest is done.
+        repair is begun anew; behind the new file only the rest is done. `on_page` is called while
+        its file is read.
 
         Raises NotRepairable, Damaged, OSError and sqlite3.Error.
         """
@@ -196,7 +198,7 @@ class FolderRepair:
         if entry is None and not self._pool.has(name):
             self._disk.unlink(outcome)
             raise NotRepairable("the node keeps nothing of this name")
-        done = self._finished(name, entry) or self._rebuild(name, entry)
+        done = self._finished(name, entry) or self._rebuild(name, entry, on_page)
         drop_copy(self._reports, path, self._disk)
         for report in _report_paths(self._reports, name):
             self._disk.unlink(report)
@@ -206,13 +208,13 @@ class FolderRepair:
             self._disk.sync_folder(self._reports)
         return done
 
-    def _rebuild(self, name: bytes, entry: IndexEntry | None) -> Repaired:
+    def _rebuild(self, name: bytes, entry: IndexEntry | None, on_page: OnPage | None) -> Repaired:
         """Replace the file of a partition."""
         found, disk, path = self._found, self._disk, self._pool.path(name)
         copy = kept_copy(self._reports, path)
         source = copy if disk.has(copy) else path
         seeds = {file_seed(each) for each in self._pool.paths()}
-        old = read_partition(source, disk, name, self._pool.path, seeds)
+        old = read_partition(source, disk, name, self._pool.path, seeds, on_page)
         moved = _quarantine(self._reports, source, path.name, disk)
         with closing(Catalog(self._folder / CATALOG, disk)) as catalog:
             partition = _Repair(self._pool, catalog, name, entry, old, moved)

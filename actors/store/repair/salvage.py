@@ -27,6 +27,7 @@ from millpond.actors.store.queue_memtable import snapshot_of
 from millpond.actors.store.repair.damaged_logs import log_of
 from millpond.actors.store.repair.misplaced_pages import KnownRows, known_rows, unique_part
 from millpond.actors.store.repair.sqlite_pages import BadRow, Decode, FoundRow, read_rows
+from millpond.actors.store.repair.sqlite_wal import PAGE_BYTES
 from millpond.actors.store.repair.stored_rows import (
     MESSAGE_COLUMNS,
     NOTE_COLUMNS,
@@ -43,6 +44,9 @@ from millpond.actors.store.repair.stored_rows import (
     decode_row,
 )
 from millpond.actors.store.subscribers import SubscriberTable
+
+OnPage = Callable[[int, int], None]
+"""Called with the number of the pages of a file that were read, and with that of all."""
 
 
 class SalvagedQueue(msgspec.Struct):
@@ -90,6 +94,7 @@ class SalvagedFile:
         name: bytes,
         decode: Decode[StoredRow] = decode_row,
         misplaced: KnownRows | None = None,
+        on_page: OnPage | None = None,
     ) -> None:
         self.header: FileHeader | None = None
         self.foreign_names: set[bytes] = set()
@@ -109,14 +114,21 @@ class SalvagedFile:
         self._bad: set[tuple[int, int]] = set()
         """Numbers of rows that are not what was written, with their columns."""
         self._tables = file[:4096]
-        self._read(file, wal, decode, misplaced)
+        self._read(file, wal, decode, misplaced, on_page)
 
     def _read(
-        self, file: bytes, wal: bytes, decode: Decode[StoredRow], misplaced: KnownRows | None
+        self,
+        file: bytes,
+        wal: bytes,
+        decode: Decode[StoredRow],
+        misplaced: KnownRows | None,
+        on_page: OnPage | None,
     ) -> None:
         bad: list[BadRow] = []
         older: dict[tuple[int, int], StoredRow] = {}
         rows: Iterable[FoundRow[StoredRow]] = read_rows(file, wal, decode, bad)
+        if on_page is not None:
+            rows = _reported(rows, (len(file) + len(wal)) // PAGE_BYTES, on_page)
         left_out: set[int] = set()
         if misplaced is not None:
             rows = list(rows)
@@ -311,18 +323,32 @@ def read_partition(
     name: bytes,
     path_of: Callable[[bytes], Path] | None = None,
     other_seeds: AbstractSet[int] = frozenset(),
+    on_page: OnPage | None = None,
 ) -> SalvagedFile:
     """The good rows in a partition's file, which may be missing. Of another partition than `name`
     none counts: they are for clients of that one alone. Those whose CRC is from one of
     `other_seeds` are known to be of another file, and do not count as damaged ones of this one.
-    Raises OSError.
+    `on_page` is called while a file is read, but not for one of an earlier version. Raises OSError.
     """
     file, log = _contents(path, disk)
     seed = seed_of(name)
     if _is_seeded(file, log, seed):
         seeds = other_seeds - {seed} | {0}
-        return SalvagedFile(file, log, name, partial(decode_row, seed=seed, other_seeds=seeds))
+        decode = partial(decode_row, seed=seed, other_seeds=seeds)
+        return SalvagedFile(file, log, name, decode, on_page=on_page)
     return _read_without_seed(file, log, disk, name, path_of)
+
+
+def _reported(
+    rows: Iterable[FoundRow[StoredRow]], pages: int, on_page: OnPage
+) -> Iterator[FoundRow[StoredRow]]:
+    """The rows, which report the pages that they come from."""
+    page = 0
+    for row in rows:
+        if row.page != page:
+            page = row.page
+            on_page(page, max(page, pages))
+        yield row
 
 
 def _is_seeded(file: bytes, log: bytes, seed: int) -> bool:

@@ -12,6 +12,7 @@ from millpond.actors.state.checkpoint_store import state_file
 from millpond.actors.store.changes import PartitionKind
 from millpond.actors.store.filesystem import Disk, OsDisk
 from millpond.actors.store.repair.repair import FolderRepair, LogRules, NotRepairable, Repaired
+from millpond.actors.store.repair.sqlite_wal import PAGE_BYTES
 from millpond.actors.streams.durable.fork_log import base_of
 from millpond.actors.streams.metadata import creation_of
 from millpond.actors.streams.names import staged_part_of, stream_of
@@ -38,7 +39,9 @@ def repair_partition(folder: Path, name: bytes, *, as_json: bool) -> int:
     with _repairs(folder, OsDisk()) as repairs:
         damages = list(dict.fromkeys([*_reported(repairs, name), *known_damages(folder, name)]))
         try:
-            code = _repair(folder, repairs, name, damages, as_json=as_json)
+            with Progress("read", what="page", beside_output=True) as progress:
+                done = repairs.repair(name, partial(_show_page, progress))
+            code = _finish(folder, name, done, damages, as_json=as_json)
         except NotRepairable as exc:
             raise Failure(f"{describe_partition(name)}: {exc}", ExitCode.NOT_FOUND) from exc
         if not as_json and any(damage.is_all for damage in repairs.damages):
@@ -56,7 +59,8 @@ def repair_all(folder: Path, disk: Disk, *, as_json: bool) -> int:
         with Progress("repaired", what="channel or stream", total=len(names)) as progress:
             for name in names:
                 damages = _reported(repairs, name)
-                code = max(code, _repair(folder, repairs, name, damages, as_json=as_json))
+                done = repairs.repair(name)
+                code = max(code, _finish(folder, name, done, damages, as_json=as_json))
                 progress.add(1, 0)
         # Printed first: a repair that is interrupted prints it again.
         for damage in repairs.unnamed:
@@ -93,10 +97,16 @@ def _reported(repairs: FolderRepair, name: bytes) -> list[str]:
     return [f"{each.where}: {each.text}" for each in repairs.damages if each.name == name]
 
 
-def _repair(
-    folder: Path, repairs: FolderRepair, name: bytes, damages: list[str], *, as_json: bool
+def _show_page(progress: Progress, page: int, pages: int) -> None:
+    progress.total = pages
+    count = page - progress.records
+    progress.add(count, count * PAGE_BYTES)
+
+
+def _finish(
+    folder: Path, name: bytes, done: Repaired, damages: list[str], *, as_json: bool
 ) -> ExitCode:
-    done = repairs.repair(name)
+    """Print what a repair has done."""
     # It was made of records that are lost as well.
     state_file(folder, stream_of(name) or b"").unlink(missing_ok=True)
     if as_json:

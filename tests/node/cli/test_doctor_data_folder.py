@@ -210,6 +210,23 @@ def test_a_repair_keeps_what_is_good(damaged: Path, doctor, capfd: pytest.Captur
     assert len(served(damaged, "other/file")) == COUNT
 
 
+def test_a_repair_shows_its_progress_on_a_terminal(
+    damaged: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    """The pages that were read, of those of the file; nothing of it is left beside the report."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr("millpond.node.cli.progress.FIRST_S", 0)
+    monkeypatch.setattr("millpond.node.cli.progress.EVERY_S", 0)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    pages = partition_of(damaged, b"in/file").stat().st_size // 4096
+    assert main(["doctor", "--data", str(damaged), "--repair", "in/file"]) == 1
+    told = capfd.readouterr()
+    counts = re.findall(rf"([\d,]+) pages? of {pages:,} read, [\d.]+ MiB", told.err)
+    numbers = [int(each.replace(",", "")) for each in counts]
+    assert len(numbers) > 10 and numbers == sorted(numbers) and numbers[-1] > pages // 2
+    assert told.err.endswith("\r\x1b[K") and "pages" not in told.out
+
+
 def test_a_node_runs_well_on_a_repaired_folder(damaged: Path):
     with serving("--data", str(damaged)):
         pass  # it finds the damage of the journal, and makes a note of it
