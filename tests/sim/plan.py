@@ -16,7 +16,7 @@ IDENTITIES = (b"a" * 32, b"b" * 32, b"c" * 32)
 WITHOUT_PAGES = tuple(each for each in DamageKind if each is not DamageKind.STALE_PAGE)
 """The kinds among which seeds were drawn before there were stale pages."""
 OF_A_STORE_ALONE = (Durability.MEMORY, Durability.OS, Durability.DISK)
-"""What a store without a replica can promise."""
+"""The durabilities that a store without a replica can promise."""
 CHANNELS = ((b"pair", Mode.PAIR), (b"queue", Mode.QUEUE), (b"fanout", Mode.FANOUT))
 
 
