@@ -1,6 +1,7 @@
-"""The demonstration of job queues: kill -9 of a worker and of the node (scripts/demo-jobs).
+"""The demonstration of job queues: a schedule, a flow, a rate limit, and kill -9 of a worker and of
+the node (scripts/demo-jobs).
 
-It uses only the `millpond` command.
+It uses the `millpond` command, and a blocking client that puts the flow.
 """
 
 from __future__ import annotations
@@ -12,21 +13,42 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from millpond.jobs import Step, join
+from millpond.sync import Queue
 from scripts.demo_processes import NODE, Failed, Processes, report, run_demo, wait_until
 
 LATER_S = 3
 BAD = "nobody"
 TICK = "tick"
+PARTS = 6
+CALLS = 12
+CALLS_A_SECOND = 2
 TASKS = f'''
 import time
 from pathlib import Path
+from millpond.jobs import Backoff, task
 
+@task(queue="mail", attempts=3, backoff=Backoff(0.1))
 def send(mail):
     time.sleep(0.02)
     if mail["to"] == "{BAD}" and not Path("found").exists():
         raise LookupError("no such user")
     with open("done", "a") as done:
         done.write(mail["to"] + "\\n")
+
+@task(queue="album")
+def resize(width):
+    time.sleep(0.3)
+    return width // 2
+
+@task(queue="album")
+def bind(widths):
+    return sum(widths)
+
+@task(queue="calls")
+def call(number):
+    with open("called", "a") as called:
+        called.write(f"{{number}} {{time.monotonic()}}\\n")
 '''
 
 
@@ -39,13 +61,24 @@ class JobProcesses(Processes):
 
     def start_worker(self, name: str) -> None:
         """Start a worker of four jobs at once."""
-        shape = ("--concurrency", "4", "--attempts", "3", "--backoff", "0.1", "--wait", "10")
-        self.start(name, "work", "tasks:send", "--queue", "mail", "--name", name, *shape)
+        self.start(name, "work", "tasks", "--name", name, "--concurrency", "4", "--wait", "10")
 
     def done(self) -> Counter[str]:
         """The number of times that each job was done."""
         notes = self.folder / "done"
         return Counter(notes.read_text().split()) if notes.exists() else Counter()
+
+    def called(self) -> dict[int, float]:
+        """When each call was made; the last time, where it was made again."""
+        notes = self.folder / "called"
+        lines = [each.split() for each in notes.read_text().splitlines()] if notes.exists() else []
+        return {int(number): float(at) for number, at in lines}
+
+    def put_flow(self) -> int:
+        """Put a flow: parts beside each other, and a last step that gets their results."""
+        parts = [Step("resize", 2 * number) for number in range(PARTS)]
+        with Queue(f"tcp://{self.address}", "album") as queue:
+            return queue.put_flow(join(Step("bind"), parts))
 
     def counts(self) -> dict[str, int]:
         """The number of jobs in each state."""
@@ -86,6 +119,13 @@ def put_and_work(processes: JobProcesses, count: int) -> int:
         raise Failed("two jobs have one unique key")
     processes.run("jobs", "schedule", "add", "mail", TICK, "--every", "1s", f'{{"to": "{TICK}"}}')
     report(f"a schedule puts a job every second: {TICK}")
+    flow = processes.put_flow()
+    report(f"a flow is put: {PARTS} jobs, and one that gets their results")
+    processes.run("jobs", "limits", "calls", "--rate", f"{CALLS_A_SECOND}/s", "--burst", "1")
+    called_at = time.monotonic()
+    calls = "".join(f"{number}\n" for number in range(CALLS))
+    processes.run("jobs", "put", "calls", "--lines", typed=calls)
+    report(f"{CALLS} calls are put, of which {CALLS_A_SECOND} start in a second")
     report(f"{count} jobs are put; one that fails, one for later, one with a unique key put twice")
     for name in ("ann", "ben"):
         processes.start_worker(name)
@@ -98,7 +138,26 @@ def put_and_work(processes: JobProcesses, count: int) -> int:
     processes.stop(NODE, by_force=True)
     processes.start_node()
     wait_until("all are done but one", lambda: expected <= set(processes.done()))
+    check_flow(processes, flow)
+    check_calls(processes, called_at)
     return retry_the_dead(processes, expected)
+
+
+def check_flow(processes: JobProcesses, flow: int) -> None:
+    """The flow has run, over the kills: its result is that of all its parts."""
+    result = processes.run("jobs", "flow", "result", "album", str(flow)).strip()
+    if result != str(sum(range(PARTS))):
+        raise Failed(f"the result of the flow is {result}")
+    report(f"the flow has its result: {result}")
+
+
+def check_calls(processes: JobProcesses, since: float) -> None:
+    """All calls are made, and not faster than the limit lets them, with one for the restart."""
+    wait_until("all calls are made", lambda: len(processes.called()) == CALLS)
+    took_s = max(processes.called().values()) - since
+    if took_s < (CALLS - 2) / CALLS_A_SECOND:
+        raise Failed(f"{CALLS} calls were made in {took_s:.1f} s")
+    report(f"{CALLS} calls took {took_s:.1f} s")
 
 
 def retry_the_dead(processes: JobProcesses, expected: set[str]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,18 @@ def test_the_demonstration_succeeds() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1].startswith("ok: every job was done")
     assert done.stdout.count("kill -9") == 2
+    assert "the flow has its result: 15" in done.stdout
+    assert "all calls are made" in done.stdout
+
+
+def test_it_fails_if_calls_are_too_fast(tmp_path: Path) -> None:
+    processes = demo.JobProcesses(tmp_path)
+    since = time.monotonic()
+    lines = [f"{number} {since + 4.0}\n" for number in range(demo.CALLS)]
+    (tmp_path / "called").write_text("".join(lines))
+    with pytest.raises(demo_processes.Failed, match=r"made in 4\.0 s"):
+        demo.check_calls(processes, since)
+    demo.check_calls(processes, since - 1.5)
 
 
 def test_it_fails_if_a_command_fails(tmp_path: Path) -> None:
