@@ -192,6 +192,8 @@ class Shipper:
         self._attempt: _Attempt | None = None
         self._attempted_bytes = 0
         self._claim: Claim | None = None
+        self._epoch = 0
+        """That of the last claim; 0: there was none in this run."""
         self._previous = b""
         self._taken_lsn = 0
         self._is_first = True
@@ -383,7 +385,7 @@ class Shipper:
             runs=(self._claimant.run,),
             mark=b"",
         )
-        self._claim = found
+        self._claim, self._epoch = found, found.epoch
         begins_at = self._waiting[0].after_lsn if self._waiting else self._taken_lsn
         self._attempt = self._object([], after_lsn, self._now(), self._wall(), begins_at)
         await self._make(self._attempt)
@@ -415,12 +417,17 @@ class Shipper:
         return (0 if last is None else last.history) + 1, self._waits_behind
 
     def _check_standing(self, found: Claim) -> None:
-        """A folder whose replica went on without it must not claim that: acknowledged records of
-        the other node would be lost. One that was restored may, as nobody shipped from it."""
+        """A node whose replica went on without it must not claim that: acknowledged records of the
+        other node would be lost. That holds also for a claim that is made anew, after what waited
+        was given up. A folder that was restored may claim, as nobody shipped from it."""
         position, last = self._found, found.last
-        if not self._is_first or last is None or not (position.run or position.mark):
+        if last is None or last.digest == position.mark:
             return
-        if last.digest != position.mark and last.run not in (position.run, *position.runs):
+        if last.run in (self._claimant.run, position.run, *position.runs):
+            return
+        if self._epoch and last.epoch > self._epoch:
+            raise _fenced(last, self._epoch)
+        if position.run or position.mark:
             raise Fenced(
                 f"another process has shipped to this replica since this data folder did: it made "
                 f"{journal_name(last.number)} in epoch {last.epoch}; start this node with "

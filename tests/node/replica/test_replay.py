@@ -15,6 +15,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from millpond.actors.messages import Durability
 from millpond.actors.store.changes import StoredMessage
@@ -35,7 +36,7 @@ from millpond.node.replica.objects import (
     number_of,
     owner_name,
 )
-from millpond.node.replica.ownership import Claimant
+from millpond.node.replica.ownership import Claim, Claimant, last_header
 from millpond.node.replica.restoration import ReplicaRestoration, Restored, verify
 from millpond.node.replica.shipping import Opened, Position, Shipper, ShippingState
 from millpond.node.replica.snapshots import (
@@ -597,6 +598,82 @@ async def test_a_claim_whose_first_object_an_earlier_owner_made_is_made_anew(
                 traffic.step()
                 first.run.work()
                 await anyio.sleep(LIMIT_S)
+    assert isinstance(caught.value.exceptions[0], Fenced)
+
+
+async def test_an_owner_that_gave_up_does_not_claim_what_another_one_ships(
+    tmp_path: Path,
+) -> None:
+    """It was parted from the object store for so long that a standby took over: what that one
+    acknowledged would be lost."""
+    objects, near = MemoryObjects(), MemoryObjects()
+    near.kept = objects.kept
+    first = Node(tmp_path / "a", objects, Position(NODE), lag_bytes_max=20_000)
+    traffic = Traffic(first.run, Random(1))
+    with pytest.raises(ExceptionGroup) as caught:
+        async with first.shipping() as shipper:
+            await first.shipped()
+            objects.is_away = True
+            while shipper.claim is not None:
+                traffic.step()
+                await anyio.sleep(0.001)
+            second = Node(tmp_path / "b", near, Position(NODE), number=1)
+            async with second.shipping():
+                await second.shipped()
+                objects.is_away = False
+                await until(lambda: shipper.claim is not None, LIMIT_S)
+    assert isinstance(caught.value.exceptions[0], Fenced)
+    assert second.shipper.claim is not None and second.shipper.claim.epoch == 2
+
+
+async def test_a_node_that_gave_up_before_its_first_claim_does_not_claim_either(
+    tmp_path: Path,
+) -> None:
+    objects, near = MemoryObjects(), MemoryObjects()
+    near.kept = objects.kept
+    second = Node(tmp_path / "b", near, Position(NODE), number=1)
+    async with second.shipping():
+        await second.shipped()
+    objects.is_away = True
+    earlier = Position(NODE, run=b"%016d" % 7)
+    first = Node(tmp_path / "a", objects, earlier, number=8, lag_bytes_max=2000)
+    traffic = Traffic(first.run, Random(1))
+    with pytest.raises(ExceptionGroup) as caught:
+        async with first.shipping() as shipper:
+            await until(lambda: shipper.error != "", LIMIT_S)
+            for _ in range(200):
+                traffic.step()
+            assert shipper.lag_bytes < 2000  # what waited was given up
+            objects.is_away = False
+            await until(lambda: shipper.state is ShippingState.SHIPPING, LIMIT_S)
+    assert isinstance(caught.value.exceptions[0], Fenced)
+
+
+async def test_a_restarted_owner_that_another_one_outran_does_not_claim_behind_it(
+    tmp_path: Path,
+) -> None:
+    """The other one has the lower epoch, made the next object first, and ships."""
+    objects = PartedObjects()
+    begun = Node(tmp_path / "a", objects, Position(NODE))
+    async with begun.shipping():
+        await begun.shipped()
+    begun.run.close()
+    objects.kept[owner_name(2)] = encode_json(Owner(2, NODE, b"%016d" % 1, 1, 0.0))
+    objects.parted = b"%016d" % 2
+    again = Node(tmp_path / "a", objects, begun.shipper.position, number=2)
+    with pytest.raises(ExceptionGroup) as caught:
+        async with again.shipping() as shipper:
+            await until(lambda: shipper.error != "", LIMIT_S)
+            assert shipper.claim is not None and shipper.claim.epoch == 3
+            other = Node(tmp_path / "b", objects, Position(NODE), number=1)
+            claim = Claim(2, 1, last_header(objects))
+            other.shipper.position, other.shipper._claim = replace(
+                other.shipper.position, number=1, history=1
+            ), claim
+            made = other.shipper._object([], 0, 0.0, 0.0, 0)
+            objects.create(journal_name(1), made.data)
+            objects.parted = PartedObjects.parted
+            await until(lambda: shipper.state is ShippingState.SHIPPING, LIMIT_S)
     assert isinstance(caught.value.exceptions[0], Fenced)
 
 
