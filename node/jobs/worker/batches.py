@@ -82,6 +82,7 @@ class Batches:
             if not entry.ended.is_set():  # the job is cancelled, or its time is over
                 batch.entries.remove(entry)
                 if not batch.entries:
+                    self._close(batch)  # a job that comes now would wait for ever in it
                     batch.scope.cancel()
         if entry.error is not None:
             raise entry.error.with_traceback(entry.trace)
@@ -98,7 +99,8 @@ class Batches:
             with anyio.move_on_after(batch.task.batch_wait_s):
                 await batch.full.wait()
             self._close(batch)
-            await self._call(batch)
+            if batch.entries:
+                await self._call(batch)
         self._close(batch)
 
     async def _call(self, batch: _Batch) -> None:

@@ -6,10 +6,13 @@ import threading
 from typing import Any
 
 import anyio
+import anyio.lowlevel
+import anyio.to_thread
 import msgspec
 import pytest
 
 from millpond.jobs import Backoff, Handle, Job, JobFailed, Reject, Retry, Task, batch_task
+from millpond.node.jobs.worker.batches import Batches
 from tests.node.jobs.job_setup import JobSetup
 
 SHORT = Backoff(0.01, 0.02)
@@ -173,6 +176,38 @@ async def test_a_cancelled_job_leaves_its_batch_and_the_last_one_ends_the_call(
             await queue.cancel(job)
         await setup.until(lambda: len(setup.ended) == 4)
         assert ends == ["done", "cancelled"]
+
+
+async def test_a_job_that_comes_as_the_last_one_leaves_has_a_batch_of_its_own(
+    setup: JobSetup,
+) -> None:
+    calls: list[list[int]] = []
+
+    @batch_task(queue="mail", wait=0.1)
+    async def insert(rows: list[int]) -> None:
+        calls.append(rows)
+
+    job: Any = None  # which this handler does not take
+    async with anyio.create_task_group() as tasks:
+        batches = Batches(tasks, 10, anyio.to_thread.run_sync)
+
+        async def leave() -> None:
+            with anyio.CancelScope() as scope:
+                tasks.start_soon(cancel, scope)
+                await batches.result(insert, 1, job)
+
+        async def cancel(scope: anyio.CancelScope) -> None:
+            await anyio.lowlevel.checkpoint()
+            scope.cancel()
+
+        for delay in range(6):
+            async with anyio.create_task_group() as jobs:
+                jobs.start_soon(leave)
+                for _ in range(delay):
+                    await anyio.lowlevel.checkpoint()
+                with anyio.fail_after(10):
+                    await batches.result(insert, 2, job)
+    assert 2 in calls[-1] and all(calls)
 
 
 async def test_each_attempt_of_a_batch_has_its_time(setup: JobSetup) -> None:
