@@ -65,6 +65,8 @@ COPY, REPLACED = "standby", "replaced"
 STORE_NAMES = (JOURNAL, PARTITIONS, DAMAGED, STATES, READING, POSITION_FILE)
 """The files and folders of a store, besides those of the catalog. Everything else stays: the
 identity and the keys of the node, its access rules, and what people keep there."""
+INSTALLING = b"the earlier store is in its place\n"
+"""The content of the file `RESTORING` once the copy is moved."""
 LOOK_S, LOOK_S_MIN = 0.5, 0.1
 TELL_S = 20.0
 """A standby tells of itself so often, as the owner removes what it has read."""
@@ -101,6 +103,8 @@ class Standby:
         self._ready = ready
         self._store: OfflineStore | None = None
         self._cursor: JournalCursor | None = None
+        self._history_min = 0
+        """A copy is made of a snapshot of this history or a later one."""
         self._threads = anyio.CapacityLimiter(4)
         self._sign: object = None
         self._seen_at = now()
@@ -185,10 +189,12 @@ class Standby:
         """Make a copy of the newest snapshot. False: there is none yet."""
         if not self._objects.list(SNAPSHOT):
             return False
-        self._close()
-        shutil.rmtree(self._copy, ignore_errors=True)
         restoration = ReplicaRestoration(self._objects, self._copy)
         manifest = restoration.manifest
+        if manifest.history < self._history_min:
+            return False  # the owner uploads the one that is needed
+        self._close()
+        shutil.rmtree(self._copy, ignore_errors=True)
         restoration.restore_snapshot()
         self._store = OfflineStore(self._copy)
         self._store.open()
@@ -208,6 +214,7 @@ class Standby:
                 raise OSError(f"the copy cannot be written: {store.reason or fault.name}")
         if cursor.is_cut:
             log.warning("standby begins anew: the journal of the owner has a gap")
+            self._history_min = cursor.history + 1
             self._close()
 
     def _close(self) -> None:
@@ -226,6 +233,8 @@ class Standby:
         try:
             node = decode_format(self._objects.get(FORMAT)).node
         except NoObject:
+            if self._store is not None:  # perhaps a folder of another machine that is not mounted
+                raise ObjectStoreAway("the replica that was followed is not there") from None
             return self._found()
         if self._store is None or self._cursor is None:
             return False  # without a snapshot there is nothing to go on from
@@ -234,6 +243,9 @@ class Standby:
         found = claim(self._objects, claimant, cursor.number, self._wall())
         self._apply()
         if self._cursor is None or cursor.number != found.number:
+            if cursor.number < found.number:
+                log.warning("standby begins anew: %s is gone", journal_name(cursor.number))
+                self._close()
             self._heard()
             return False
         lsn = store.stored_lsn
@@ -273,13 +285,14 @@ class Standby:
         return True
 
     def _is_own(self) -> bool:
-        """True: the node's own store is what was shipped last, and has all of it."""
+        """True: the node's own store is what was shipped last, and has all of it; or the replica is
+        the node's, and nobody has shipped to it."""
         position = self._own_position()
-        if position is None:
+        if position is None or (self._folder / RESTORING).exists():
             return False
         last = last_header(self._objects, position.number)
         if last is None:
-            return False
+            return self._has_founded(position)
         return last.digest == position.mark or last.run in (position.run, *position.runs)
 
     def _own_position(self) -> Position | None:
@@ -292,34 +305,47 @@ class Standby:
         except msgspec.MsgspecError:
             return None
 
+    def _has_founded(self, position: Position) -> bool:
+        try:
+            return decode_format(self._objects.get(FORMAT)).node == position.node
+        except NoObject:
+            return False
+
     def _found(self) -> bool:
         """Begin a replica where there is none. False: another standby did."""
         position = self._own_position() or Position(self._entropy(ID_BYTES))
+        # Before the replica has the id: nobody else could go on with that.
+        replace(self._folder / POSITION_FILE, msgspec.json.encode(position))
         try:
             format_ = FormatObject(FORMAT_VERSION, position.node, self._wall())
             self._objects.create(FORMAT, encode_json(format_))
         except ObjectExists:
-            if decode_format(self._objects.get(FORMAT)).node != position.node:
-                return False
-        replace(self._folder / POSITION_FILE, msgspec.json.encode(position))
+            return self._has_founded(position)
         return True
 
     def _install(self) -> None:
         """Put the copy in the place of the store. A node does not start on the folder before that
-        is done; a standby that was killed here begins anew."""
-        folder, replaced = self._folder, self._folder / REPLACED
-        replace(folder / RESTORING, b"")
+        is done; a standby that was killed here begins anew, and the earlier store stays."""
+        folder, replaced, mark = self._folder, self._folder / REPLACED, self._folder / RESTORING
+        begun = mark.read_bytes() if mark.exists() else None
         theirs = [each for each in folder.iterdir() if _is_of_store(each.name)]
-        if theirs:
+        if begun is None and theirs:
             shutil.rmtree(replaced, ignore_errors=True)
-            replaced.mkdir(mode=0o700)
-            for each in theirs:
-                each.rename(replaced / each.name)
+        replace(mark, begun or b"")
+        for each in theirs:
+            if begun == INSTALLING:
+                _remove(each)  # of a copy that was not moved to the end
+                continue
+            replaced.mkdir(mode=0o700, exist_ok=True)
+            _remove(replaced / each.name)
+            each.rename(replaced / each.name)
+        sync_folder(folder)
+        replace(mark, INSTALLING)
         for each in self._copy.iterdir():
             if _is_of_store(each.name):
                 each.rename(folder / each.name)
         sync_folder(folder)
-        (folder / RESTORING).unlink()
+        mark.unlink()
         sync_folder(folder)
         shutil.rmtree(self._copy, ignore_errors=True)
 
@@ -335,3 +361,11 @@ class Standby:
 
 def _is_of_store(name: str) -> bool:
     return name in STORE_NAMES or name.startswith(CATALOGS)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or a folder, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

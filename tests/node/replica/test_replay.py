@@ -667,9 +667,10 @@ async def test_a_restarted_owner_that_another_one_outran_does_not_claim_behind_i
             assert shipper.claim is not None and shipper.claim.epoch == 3
             other = Node(tmp_path / "b", objects, Position(NODE), number=1)
             claim = Claim(2, 1, last_header(objects))
-            other.shipper.position, other.shipper._claim = replace(
-                other.shipper.position, number=1, history=1
-            ), claim
+            other.shipper.position, other.shipper._claim = (
+                replace(other.shipper.position, number=1, history=1),
+                claim,
+            )
             made = other.shipper._object([], 0, 0.0, 0.0, 0)
             objects.create(journal_name(1), made.data)
             objects.parted = PartedObjects.parted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,8 +19,9 @@ from millpond.node.node import Node
 from millpond.node.replica import service, shipping, standby
 from millpond.node.replica.errors import Fenced, ObjectStoreAway
 from millpond.node.replica.object_store import FolderObjects, Listed
-from millpond.node.replica.objects import JOURNAL
+from millpond.node.replica.objects import FORMAT, JOURNAL
 from millpond.node.replica.restoration import verify
+from millpond.node.replica.snapshots import prune
 from millpond.node.replica.standby import COPY, REPLACED, Standby
 from tests.node.outbox.peer_nodes import until
 
@@ -40,6 +42,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shipping, "FIRST_BEAT_S", 0.05)
     monkeypatch.setattr(shipping, "BEAT_S", 0.05)
     monkeypatch.setattr(service, "SNAPSHOT_LOOK_S", 0.01)
+    monkeypatch.setattr(standby, "BEAT_S", 0.05)
     monkeypatch.setattr(standby, "LOOK_S", 0.02)
     monkeypatch.setattr(standby, "LOOK_S_MIN", 0.02)
     monkeypatch.setattr(standby, "RETRY_S", 0.02)
@@ -184,3 +187,113 @@ async def test_a_standby_without_the_object_store_waits(tmp_path: Path) -> None:
         assert len(epochs) == 1
         assert FolderObjects(tmp_path / "replica").list(JOURNAL)
         tasks.cancel_scope.cancel()
+
+
+async def test_a_kill_while_the_copy_is_put_in_place_keeps_the_earlier_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no node starts on half of a copy."""
+    async with Node(config(tmp_path, "b")) as node:
+        await put(node, b"earlier")
+    (tmp_path / "replica").rename(tmp_path / "earlier")
+    (tmp_path / "b/replica.json").unlink()
+    async with Node(config(tmp_path, "a")) as owner:
+        await put(owner, b"one")
+    rename, left = Path.rename, [0]
+
+    def renamed(path: Path, target: Path) -> Path:
+        left[0] -= 1
+        if left[0] < 0 and path.parent in (tmp_path / "b", tmp_path / "b" / COPY):
+            raise InterruptedError("killed")
+        return rename(path, target)
+
+    theirs = sum(standby._is_of_store(each.name) for each in (tmp_path / "b").iterdir())
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", renamed)
+        for count in (1, 1, theirs + 1, 2):
+            left[0] = count
+            with pytest.raises(InterruptedError):
+                await standing_by(tmp_path, "b").run()
+    await standing_by(tmp_path, "b").run()
+    async with Node(config(tmp_path, "b")) as node:
+        assert await received(node, 1) == [b"one"]
+    replaced = tmp_path / "b" / REPLACED
+    assert sum(standby._is_of_store(each.name) for each in replaced.iterdir()) == theirs
+    alone = replace(config(tmp_path, "b"), data=str(replaced), replica="")
+    async with Node(replace(alone, durability=Durability.DISK)) as node:
+        assert await received(node, 1) == [b"earlier"]
+
+
+async def test_a_founder_that_was_killed_begins_again(tmp_path: Path) -> None:
+    """Also if it was killed, or had no answer, right after the object that begins a replica."""
+    objects = FolderObjects(tmp_path / "replica")
+    create = objects.create
+
+    def create_unheard(name: str, data: bytes) -> None:
+        create(name, data)
+        if name == FORMAT:
+            raise InterruptedError("killed")
+
+    objects.create = create_unheard  # type: ignore[method-assign]
+    with pytest.raises(InterruptedError):
+        await standing_by(tmp_path, "a", objects).run()
+    with anyio.fail_after(LIMIT_S):
+        await standing_by(tmp_path, "a").run()
+    async with Node(config(tmp_path, "a")) as node:
+        await put(node, b"one")
+
+
+async def test_a_standby_whose_replica_disappears_waits(tmp_path: Path) -> None:
+    """A folder of another machine may be mounted no more: both nodes would serve."""
+    ready, ended, mounted = anyio.Event(), anyio.Event(), tmp_path / "mounted"
+    (tmp_path / "replica").mkdir()
+    mounted.symlink_to(tmp_path / "replica")
+
+    async def stand() -> None:
+        await standing_by(tmp_path, "b", FolderObjects(mounted), ready=ready.set).run()
+        ended.set()
+
+    async with Node(config(tmp_path, "a")) as owner:
+        await put(owner, b"one")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stand)
+            await ready.wait()
+            mounted.unlink()
+            mounted.mkdir()
+            with anyio.move_on_after(3.0):  # thrice the time of a takeover
+                await ended.wait()
+            assert not ended.is_set()
+            tasks.cancel_scope.cancel()
+
+
+async def test_a_standby_whose_next_object_was_removed_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was paused for longer than the owner keeps its journal."""
+    objects, ready = AwayFolder(tmp_path / "replica"), anyio.Event()
+    followed = anyio.Event()
+
+    async def stand() -> None:
+        await standing_by(tmp_path, "b", objects, ready=ready.set).run()
+        followed.set()
+
+    async with anyio.create_task_group() as tasks:
+        async with Node(config(tmp_path, "a")) as owner:
+            await put(owner, b"one")
+            tasks.start_soon(stand)
+            await ready.wait()
+            with monkeypatch.context() as patch:
+                patch.setattr(objects, "get", _away)
+                await put(owner, b"two")
+                await put(owner, b"three")
+                assert owner.replica is not None
+                await owner.replica._make_snapshot()
+                prune(FolderObjects(tmp_path / "replica"), 0.0, time.time() + 3600)
+        with anyio.fail_after(LIMIT_S):
+            await followed.wait()
+    async with Node(config(tmp_path, "b")) as node:
+        assert await received(node, 3) == [b"one", b"two", b"three"]
+
+
+def _away(name: str) -> bytes:
+    raise ObjectStoreAway("no answer within 30 s")
