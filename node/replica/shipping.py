@@ -141,12 +141,14 @@ class _Waiting(msgspec.Struct):
 
 
 class _Attempt(msgspec.Struct, frozen=True):
-    """An object that is being made, which may be made already."""
+    """An object that is being made, which may be made already. A caller waits for it since
+    `awaited_at` (0: none does)."""
 
     header: JournalHeader
     data: bytes
     taken_at: float
     after_lsn: int
+    awaited_at: float = 0.0
 
 
 class Shipper:
@@ -263,6 +265,8 @@ class Shipper:
             outstanding = (each for each in self._waiting if each.is_awaited)
             oldest = next(outstanding, None)
             self._waits_since = 0.0 if oldest is None else oldest.taken_at
+            if self._attempt is not None:
+                self._waits_since = self._attempt.awaited_at or self._waits_since
         self._release()
 
     @property
@@ -486,12 +490,16 @@ class Shipper:
         an outage can be restored."""
         first = some = self._waiting.popleft()
         records, size = [*first.records], first.size
+        awaited_at = first.taken_at if first.is_awaited else 0.0
         while self._waiting and self._goes_with(self._waiting[0], first.stored_at, size):
             some = self._waiting.popleft()
             records += some.records
             size += some.size
+            awaited_at = awaited_at or (some.taken_at if some.is_awaited else 0.0)
         self._attempted_bytes = size
-        return self._object(records, some.last_lsn, first.taken_at, some.stored_at, first.after_lsn)
+        taken_at, after_lsn = first.taken_at, first.after_lsn
+        made = self._object(records, some.last_lsn, taken_at, some.stored_at, after_lsn)
+        return msgspec.structs.replace(made, awaited_at=awaited_at)
 
     def _goes_with(self, some: _Waiting, stored_at: float, size: int) -> bool:
         is_near = abs(some.stored_at - stored_at) <= OBJECT_S

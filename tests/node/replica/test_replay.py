@@ -924,3 +924,29 @@ async def test_an_object_store_may_be_away_for_days(
         objects.is_away = False
         await node.shipped()
     node.run.close()
+
+
+async def test_a_snapshot_that_ends_while_an_object_is_made_leaves_its_callers_their_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else they would wait for as long as the object store is away."""
+    monkeypatch.setattr(shipping, "WATCH_S", 0.001)
+    objects = StuckObjects()
+    node = Node(tmp_path / "data", objects, Position(NODE), durability=Durability.REPLICATED)
+    node.shipper._refuse, node.shipper._ack_s = node.run.store.refuse_unreplicated, 5.0
+    async with node.shipping() as shipper:
+        await node.shipped()
+        shipper.has_snapshot(shipper.position.history)
+        objects.is_stuck = True
+        commit = node.run.store.write(QUEUES[0], [message(young_id())])
+        node.run.work()
+        await until(objects.stuck.is_set, LIMIT_S)
+        shipper.has_snapshot(shipper.position.history)
+        node.now += 6.0
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(shipper.watch)
+            assert commit is not None
+            await until(lambda: commit.is_done, 5.0)
+            tasks.cancel_scope.cancel()
+        objects.answers.set()
+    node.run.close()
