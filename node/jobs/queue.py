@@ -555,10 +555,11 @@ class Queue(Openable):
             return
         try:
             await ask(mover, Operation.CANCEL, id=job.id)
-        except NotFound:  # it was due meanwhile, and a worker has done it
-            with suppress(NotFound):
-                await ask(target, Operation.CANCEL, id=put["id"])
-            raise
+        except NotFound:
+            if job.due <= self._wall() * 1000:  # a worker has done it meanwhile, perhaps
+                with suppress(NotFound):
+                    await ask(target, Operation.CANCEL, id=put["id"])
+            raise  # else another call has moved it: the put was one for both
 
     async def workers(self) -> AsyncIterator[WorkerInfo]:
         """The connections that take jobs of the queue, with the jobs that they hold."""

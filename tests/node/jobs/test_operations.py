@@ -115,6 +115,17 @@ async def test_a_move_that_comes_twice_puts_one_job(setup: JobSetup) -> None:
         assert await payloads(calm) == ["once"] and await payloads(queue) == []
 
 
+async def test_two_moves_of_one_delayed_job_at_once_leave_one(setup: JobSetup) -> None:
+    async with setup.queue() as queue, setup.queue("calm", rng=None) as calm:
+        for number in range(5):
+            await queue.put(number, due=3600)
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(queue.move, "calm")
+        assert (await queue.counts()).delayed == 0
+        assert (await calm.counts()).delayed == 5
+
+
 async def test_a_taken_job_goes_back_with_its_connection(setup: JobSetup) -> None:
     async with setup.queue() as queue:
         for options in ({}, {"priority": 9}):
