@@ -418,6 +418,7 @@ class Shipper:
             self._continues, self._restorable_history = True, last.history + 1
             return last.history + 1, self._waits_behind
         self.breaks += 1
+        self._restorable_history = -1  # also if an earlier claim of this number was given up
         return (0 if last is None else last.history) + 1, self._waits_behind
 
     def _check_standing(self, found: Claim) -> None:

@@ -950,3 +950,39 @@ async def test_a_snapshot_that_ends_while_an_object_is_made_leaves_its_callers_t
             tasks.cancel_scope.cancel()
         objects.answers.set()
     node.run.close()
+
+
+async def test_a_history_that_continues_another_counts_only_if_its_claim_is_made(
+    tmp_path: Path,
+) -> None:
+    """A claim that was given up is made anew as a break: without a snapshot nothing behind it can
+    be restored, so nothing is replicated."""
+    objects = PartedObjects()
+    first = Node(tmp_path / "a", objects, Position(NODE))
+    async with first.shipping():
+        await first.shipped()
+        first.snapshot()
+    first.run.close()
+    restored(objects, tmp_path / "b")
+    run = opened(tmp_path / "b", SMALL)
+    lsn = run.store.stored_lsn
+    run.close()
+    last = last_header(objects)
+    assert last is not None
+    position = Position(NODE, last.number + 1, last.history, lsn, mark=last.digest)
+    objects.parted = b"%016d" % 1
+    second = Node(tmp_path / "b", objects, position, number=1, lag_bytes_max=20_000)
+    traffic = Traffic(second.run, Random(1))
+    async with second.shipping() as shipper:
+        await until(lambda: shipper.error != "", LIMIT_S)
+        assert shipper._restorable_history == 2  # it was to go on without a snapshot
+        while shipper.claim is not None:
+            traffic.step()
+            await anyio.sleep(0.001)
+        objects.parted = PartedObjects.parted
+        await second.shipped()
+        assert shipper.position.history == 2 and shipper.replicated_lsn == -1
+        second.snapshot()
+        shipper.has_snapshot(2)
+        assert shipper.replicated_lsn > 0
+    second.run.close()
