@@ -51,11 +51,17 @@ CHANGES = {
         12: "pause schedule",
         13: "run schedule",
         21: "set queue",
+        23: "take job",
+        39: "retry flow",
+        40: "cancel flow",
     },
 }
 """The operations that change something, by the type of their packet."""
 NAMES = ("channel", "stream", "topic", "peer")
-DETAILS = ("mode", "id", "ids", "all", "sequence", "name", "paused")
+DETAILS = (
+    *("mode", "id", "ids", "all", "sequence", "name", "paused"),
+    *("concurrency", "rate", "key_concurrency", "key_rate", "ageing"),
+)
 """Fields of requests that are told: the object, and what is done to it. Data is not."""
 
 Record = Callable[[str, dict[str, Field]], None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from millpond import Config, Node, connect
@@ -75,6 +76,26 @@ def test_a_refused_change_is_told_as_such_and_other_clients_not_at_all() -> None
     first, second = console.events
     assert (first["stream"], first["outcome"]) == ("\\xffs", "refused (code 41)")
     assert (second["change"], second["outcome"]) == ("append record", "done")
+
+
+@pytest.mark.parametrize(
+    ("operation", "change"), [(23, "take job"), (39, "retry flow"), (40, "cancel flow")]
+)
+def test_what_the_console_does_with_jobs_and_flows_is_told(operation: int, change: str) -> None:
+    console = Console()
+    console.says(request(p.JOBS, 3, operation, b"\x81\xa2id\x07"))
+    console.hears(request(p.JOBS + 1, 3, operation, b"\x80"))
+    (told,) = console.events
+    assert (told["change"], told["id"]) == (change, 7)
+
+
+def test_limits_that_are_set_are_told() -> None:
+    console = Console()
+    body = msgspec.msgpack.encode({"concurrency": 3, "rate": {"count": 5, "period": 1000}})
+    console.says(request(p.JOBS, 3, 21, body))
+    console.hears(request(p.JOBS + 1, 3, 21, b"\x80"))
+    (told,) = console.events
+    assert (told["concurrency"], told["rate"]) == (3, "{'count': 5, 'period': 1000}")
 
 
 async def test_clients_at_the_http_port_that_are_no_console_make_no_such_events() -> None:
