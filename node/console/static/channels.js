@@ -3,7 +3,7 @@
 import { bodyView, preview } from "./bodies.js";
 import { ask, attempt } from "./dialogs.js";
 import { announce, badge, empty, facts, h, panel, show, write } from "./dom.js";
-import { ago, bytes, count, escaped, exactly, moment, name, plural, rate, raw, same, unescaped } from "./format.js";
+import { ago, bytes, count, escaped, exactly, moment, name, plain, plural, rate, raw, same, unescaped } from "./format.js";
 import { explain, isRefused, poll } from "./node.js";
 import { ADMIN } from "./p2p.js";
 import { Pages } from "./pages.js";
@@ -247,7 +247,7 @@ function messagesView(node, own, rights, retryOne) {
       { title: "Put", of: (row) => moment(putAt(row.id)), time: true },
       { title: "Size", of: (row) => bytes(row.size), num: true },
       { title: "Attempts", of: (row) => count(row.attempts), num: true },
-      { title: "Reason", of: (row) => (row.origin === null ? "" : row.origin.reason) },
+      { title: "Reason", of: (row) => (row.origin === null ? "" : plain(row.origin.reason)) },
       { title: "Data", of: (row) => preview(row.data ?? new Uint8Array(), row.size), wide: true },
     ],
     { key: (row) => String(row.id), none: empty("No messages.") },
@@ -295,7 +295,7 @@ function messageOf(row, data, rights, retryOne, close) {
       row.unique.length > 0 ? ["Unique key", name(row.unique)] : null,
       ["Attempts", count(row.attempts)],
       row.origin === null ? null : ["Was message", String(row.origin.id)],
-      row.origin === null ? null : ["Given up", row.origin.reason],
+      row.origin === null ? null : ["Given up", plain(row.origin.reason)],
     ]),
     bodyView(data),
   );
