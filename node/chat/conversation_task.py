@@ -123,7 +123,7 @@ class ConversationTask:
     @property
     def is_peer_typing(self) -> bool:
         """True while the peer writes."""
-        return self._receiver.typing_until > self._history.now()
+        return self._receiver.is_peer_typing
 
     async def send_typing(self) -> None:
         """Tell the peer that somebody writes to it, if its node is connected and understands it."""

@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 WINDOW = 64
 TYPING_S = 8.0
 """The time for which a notice that the peer writes is shown."""
+KEPT_BYTES_MAX = 64 * 1024
+"""The largest payload of an unknown kind that is kept, in the JSON of its record."""
 UNKNOWN_PAYLOAD = "a message came that this version does not understand"
 INTRODUCED = "accepted your invite"
 NOT_INTRODUCED = "used an invite that is not open: it was used before, has expired, or is not yours"
@@ -42,7 +44,8 @@ not the one that has introduced this contact. Raises RequestErrors; it is called
 
 
 class LaterPayload(msgspec.Struct, frozen=True):
-    """A payload of a kind that this version does not know, and the text that it has for people."""
+    """A payload of a kind that this version does not know (empty: it is too large to be kept), and
+    the text that it has for people."""
 
     payload: str
     said: str
@@ -65,14 +68,18 @@ class Receiver:
     ) -> None:
         self.peer_knows: tuple[str, ...] = ()
         """The kinds that the peer understands, by its last receipt in this run."""
-        self.typing_until = 0.0
-        """The peer writes, until then."""
+        self._typing_at = -inf
         self._on_introduction = on_introduction
         self._peer = peer
         self._outbox = outbox
         self._history = history
         self._on_stored = on_stored
         self._channel = conversation_stream(peer)
+
+    @property
+    def is_peer_typing(self) -> bool:
+        """True for a while after a notice, whatever is done to the clock."""
+        return 0.0 <= self._history.now() - self._typing_at < TYPING_S
 
     async def run(self) -> None:
         """Receive until cancelled. Raises RequestErrors of the history."""
@@ -117,9 +124,9 @@ class Receiver:
                     continue
                 match payload:
                     case Typing():
-                        self.typing_until = now + TYPING_S
+                        self._typing_at = now
                     case Text():
-                        self.typing_until = 0.0
+                        self._typing_at = -inf
                         records += conversation.receive(uuid, payload, now)
                     case Receipt():
                         changes += [(of, payload.new_state) for of in payload.of]
@@ -151,4 +158,5 @@ class Receiver:
         except UnknownPayload as error:
             log.warning("unknown payload: channel=%r: %s", self._channel, error)
             kept = opened.plaintext.decode("utf-8", "replace")
-            return opened.uuid.hex(), LaterPayload(kept, error.said)
+            is_small = len(msgspec.json.encode(kept)) <= KEPT_BYTES_MAX
+            return opened.uuid.hex(), LaterPayload(kept if is_small else "", error.said)

@@ -81,7 +81,7 @@ class Sender:
     async def send_typing(self) -> None:
         """Tell the peer that somebody writes to it, unless it was told a moment ago."""
         now = self._history.now()
-        if now < self._typing_sent_at + TYPING_EVERY_S:
+        if 0.0 <= now - self._typing_sent_at < TYPING_EVERY_S:
             return
         self._typing_sent_at = now
         try:

@@ -12,7 +12,7 @@ from millpond.actors.errors import DataTooLarge, EmptyData, Malformed, NotFound
 from millpond.node.chat.actions import DELETED_TEXT, REACTION_BYTES_MAX
 from millpond.node.chat.conversation import Conversation
 from millpond.node.chat.payloads import Text
-from millpond.node.chat.receiver import UNKNOWN_PAYLOAD
+from millpond.node.chat.receiver import KEPT_BYTES_MAX, UNKNOWN_PAYLOAD
 from millpond.node.chat.records import Kind, Record, State, conversation_stream
 from millpond.node.outbox.messages import PeerOperation
 from tests.node.chat.chat_client import ask, couple, history, received, say, states
@@ -147,3 +147,18 @@ async def test_a_kind_of_a_later_version_is_kept_with_its_text(tmp_path: Path) -
         (note,) = records
         assert (note.kind, note.payload.encode()) == (Kind.NOTE, payload)
         assert note.text == f"{UNKNOWN_PAYLOAD}: a film of the pond"
+
+
+async def test_a_large_payload_of_a_later_version_does_not_fill_the_history(tmp_path: Path) -> None:
+    alice, bob = couple(tmp_path)
+    large = b'{"kind":"video","text":"a film","root":"%s"}' % (b"0" * KEPT_BYTES_MAX)
+    async with alice.node() as here, bob.node() as there:
+        for payload in (large, b"\x01" * 900_000):
+            await here.outbox.send(bob.public, conversation_stream(alice.public), payload)
+        records: list[Record] = []
+        with anyio.fail_after(DEADLINE_S):
+            while len(records) < 2:
+                await anyio.sleep(0.02)
+                records = await history(there, alice)
+        assert [(each.kind, each.payload) for each in records] == [(Kind.NOTE, "")] * 2
+        assert {each.text for each in records} == {UNKNOWN_PAYLOAD, f"{UNKNOWN_PAYLOAD}: a film"}

@@ -66,7 +66,7 @@ async def test_a_node_that_does_not_know_them_gets_none(tmp_path: Path) -> None:
         await ask(here, PeerOperation.CHAT_TYPING, peer="bob")
         await say(here, "bob", "behind it")
         await states(here, bob, State.DELIVERED, 2)
-        assert not there.peer_services.chat._conversations[alice.public]._receiver.typing_until
+        assert not there.peer_services.chat._conversations[alice.public].is_peer_typing
 
 
 async def test_one_that_was_told_a_moment_ago_is_not_told_again(tmp_path: Path) -> None:
@@ -78,6 +78,24 @@ async def test_one_that_was_told_a_moment_ago_is_not_told_again(tmp_path: Path) 
         sent_at = task._sender._typing_sent_at
         await ask(here, PeerOperation.CHAT_TYPING, peer="bob")
         assert task._sender._typing_sent_at == sent_at
+
+
+async def test_a_clock_that_is_set_back_does_not_let_a_peer_write_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice, bob = couple(tmp_path)
+    async with alice.node() as here, bob.node() as there:
+        task = await befriended(here, there, bob)
+        await ask(here, PeerOperation.CHAT_TYPING, peer="bob")
+        await until_typing(there, is_on=True)
+        read = there.peer_services.chat._conversations[alice.public]
+        for log in (task._history, read._history):
+            now = log.now
+            monkeypatch.setattr(log, "now", lambda now=now: now() - 3600)
+        assert not read.is_peer_typing
+        sent_at = task._sender._typing_sent_at
+        await ask(here, PeerOperation.CHAT_TYPING, peer="bob")
+        assert task._sender._typing_sent_at < sent_at, "it is told again"
 
 
 async def test_without_the_setting_nobody_is_told(tmp_path: Path) -> None:
