@@ -6,6 +6,7 @@ import logging
 import sqlite3
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import inf
 from time import monotonic
 
 import anyio
@@ -19,6 +20,10 @@ from millpond.node.chat.search_index import TEXT_BYTES_MAX, FoundMessage, Search
 log = logging.getLogger(__name__)
 
 PAGE = 1000
+PAGE_BYTES = 2**20
+"""Of so many bytes of records the index takes the texts at once."""
+GROWTH = 2
+"""An index with so many times its limit, for all the new messages, is made anew."""
 INDEXED_S = 3.0
 """The time that one search spends on the index before it answers with what it has."""
 IDLE_S = 600.0
@@ -30,11 +35,13 @@ OFFSET_MAX = 10_000
 
 
 class IndexedRange(msgspec.Struct):
-    """The records `first` to before `end` of a stream are in the index, or were too old."""
+    """The records `first` to before `end` of a stream are in the index, the oldest of `oldest_at`
+    (ms)."""
 
     incarnation: int
     first: int
     end: int
+    oldest_at: float
 
 
 class SearchResult(msgspec.Struct):
@@ -92,10 +99,10 @@ class Search:
                 raise NotAllowed("the SQLite of this Python has no FTS5") from error
             self._used_at = self._now()
             until = self._tick() + INDEXED_S
-            await self._forget({conversation_stream(each) for each in peers})
-            is_done = True
-            for public in peers if only is None else [only]:
-                is_done = is_done and await self._update(public, until)
+            is_gone = not self._ranges.keys() <= {conversation_stream(each) for each in peers}
+            if is_gone or self.text_bytes > GROWTH * self._text_bytes_max:
+                await self._begin_anew()
+            is_done = await self._update(peers if only is None else [only], until)
             conversation = None if only is None else conversation_stream(only)
             work = partial(self._index.find, query, conversation, limit, offset)
             found = await anyio.to_thread.run_sync(work)
@@ -103,7 +110,7 @@ class Search:
 
     async def drop_idle(self) -> None:
         """Drop an index that nobody has used for a while."""
-        if self._index is not None and self._now() > self._used_at + IDLE_S:
+        if self._index is not None and not 0.0 <= self._now() - self._used_at <= IDLE_S:
             async with self._lock:
                 self._drop()
 
@@ -114,49 +121,73 @@ class Search:
         self._ranges.clear()
         self._has_left_out = False
 
-    async def _forget(self, known: set[bytes]) -> None:
-        """Begin anew without conversations of peers that are no contacts any more."""
-        if not self._ranges.keys() <= known:
-            self._drop()
-            self._index = await anyio.to_thread.run_sync(SearchIndex)
+    async def _begin_anew(self) -> None:
+        self._drop()
+        self._index = await anyio.to_thread.run_sync(SearchIndex)
 
-    async def _update(self, public: bytes, until: float) -> bool:
-        """Index what is new of a conversation, then what is older; False: time is up."""
-        name = conversation_stream(public)
-        stream = self._open_stream(name)
-        try:
-            description = await stream.describe()
-        except UnknownStream:
-            return True
-        info = description.info
-        known = self._ranges.get(name)
-        if known is not None and known.incarnation != description.incarnation:
-            await self._forget(set())  # another history: begin anew
-            known = None
-        if known is None:
-            known = IndexedRange(description.incarnation, info.tail, info.tail)
-            self._ranges[name] = known
-        while known.end < info.tail:
-            end = min(known.end + PAGE, info.tail)
-            await self._add(stream, known.end, end)
-            known.end = end
-            if self._tick() > until:
+    async def _update(self, peers: Sequence[bytes], until: float) -> bool:
+        """Index what is new of conversations, then what is older, the newest of all of them first;
+        False: time is up, or the index was begun anew."""
+        older: list[tuple[LocalStream, IndexedRange, int]] = []
+        for public in peers:
+            stream = self._open_stream(conversation_stream(public))
+            try:
+                description = await stream.describe()
+            except UnknownStream:
+                continue
+            info, known = description.info, self._ranges.get(stream.name)
+            if known is not None and known.incarnation != description.incarnation:
+                await self._begin_anew()  # another history
                 return False
-        while known.first > info.trim_point:
+            if known is None:
+                known = IndexedRange(
+                    description.incarnation, info.tail, info.tail, info.last_timestamp
+                )
+                self._ranges[stream.name] = known
+            while known.end < info.tail:
+                end = min(known.end + PAGE, info.tail)
+                await self._add(stream, known.end, end)
+                known.end = end
+                if self._tick() > until:
+                    return False
+            if known.first > info.trim_point:
+                older.append((stream, known, info.trim_point))
+        return await self._add_older(older, until)
+
+    async def _add_older(
+        self, older: list[tuple[LocalStream, IndexedRange, int]], until: float
+    ) -> bool:
+        while older:
             if self.text_bytes >= self._text_bytes_max:
                 self._has_left_out = True
                 return True
-            first = max(info.trim_point, known.first - PAGE)
-            await self._add(stream, first, known.first)
+            stream, known, trim_point = newest = max(older, key=lambda each: each[1].oldest_at)
+            first = max(trim_point, known.first - PAGE)
+            known.oldest_at = min(known.oldest_at, await self._add(stream, first, known.first))
             known.first = first
+            if first <= trim_point:
+                older = [each for each in older if each is not newest]
             if self._tick() > until:
-                return known.first <= info.trim_point
+                return not older
         return True
 
-    async def _add(self, stream: LocalStream, first: int, end: int) -> None:
+    async def _add(self, stream: LocalStream, first: int, end: int) -> float:
+        """Index records; gives the time of the oldest."""
+        bodies: list[tuple[int, bytes]] = []
+        oldest_at, size = inf, 0
+        async for sequence, body in stream.read(first, end):
+            bodies.append((sequence, body))
+            size += len(body)
+            if size >= PAGE_BYTES:
+                oldest_at = min(oldest_at, await self._add_bodies(stream.name, bodies))
+                bodies, size = [], 0
+        return min(oldest_at, await self._add_bodies(stream.name, bodies))
+
+    async def _add_bodies(self, name: bytes, bodies: Sequence[tuple[int, bytes]]) -> float:
         assert self._index is not None
-        bodies = [each async for each in stream.read(first, end)]
-        await anyio.to_thread.run_sync(self._index.add, stream.name, _records(bodies))
+        records = _records(bodies)
+        await anyio.to_thread.run_sync(self._index.add, name, records)
+        return min((record.at for _, record in records), default=inf)
 
 
 def _records(bodies: Sequence[tuple[int, bytes]]) -> list[tuple[int, Record]]:

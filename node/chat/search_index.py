@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import unicodedata
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -42,6 +43,7 @@ _IDEOGRAM = re.compile(
 )
 """Letters of scripts without spaces between words: each is a word of its own."""
 _WORD = re.compile(r"\w+")
+_MARK = re.compile("[\u0300-\u0331]")
 
 
 class FoundMessage(msgspec.Struct, frozen=True):
@@ -62,6 +64,7 @@ class SearchIndex:
     def __init__(self) -> None:
         """Raises sqlite3.OperationalError if this SQLite has no FTS5."""
         self.text_bytes = 0
+        """The bytes of texts, also of changes of messages that are not here."""
         self._changes: dict[tuple[bytes, Kind, str], tuple[int, str | None]] = {}
         self._db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         self._db.executescript(_SCHEMA)
@@ -101,6 +104,8 @@ class SearchIndex:
         version, text = self._changes.pop(
             (conversation, record.kind, record.uuid), (0, record.text)
         )
+        if version:
+            self.text_bytes -= _size(text)
         if text is None:
             return
         row = (conversation, record.kind.value, record.uuid, sequence, record.at, text, version)
@@ -108,7 +113,7 @@ class SearchIndex:
         if done.rowcount:
             words = (done.lastrowid, _spaced(text))
             self._db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", words)
-            self.text_bytes += len(text.encode("utf-8", "replace"))
+            self.text_bytes += _size(text)
 
     def _change(self, conversation: bytes, sequence: int, record: Record) -> None:
         text: str | None
@@ -129,20 +134,21 @@ class SearchIndex:
                 self._replace(found[0], found[2], version, text)
             return
         key = (conversation, record.kind, record.about)
-        if version > self._changes.get(key, (0, None))[0] and len(self._changes) < CHANGES_MAX:
+        before = self._changes.get(key, (0, None))
+        if version > before[0] and len(self._changes) < CHANGES_MAX:
             self._changes[key] = version, text
+            self.text_bytes += _size(text) - _size(before[1])
 
     def _replace(self, row: int, before: str, version: int, text: str | None) -> None:
         """A deleted message stays as a row without a text, which nothing brings back."""
         words = "INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)"
         self._db.execute(words, (row, _spaced(before)))
-        self.text_bytes -= len(before.encode("utf-8", "replace"))
+        self.text_bytes += _size(text) - _size(before)
         update = "UPDATE texts SET text = ?, version = ? WHERE id = ?"
         self._db.execute(update, (text or "", version, row))
         self._db.execute(
             "INSERT INTO words (rowid, text) VALUES (?, ?)", (row, _spaced(text or ""))
         )
-        self.text_bytes += len((text or "").encode("utf-8", "replace"))
 
 
 def excerpt(text: str, query: str) -> str:
@@ -156,6 +162,10 @@ def excerpt(text: str, query: str) -> str:
     return ("..." if start else "") + part + ("..." if start + EXCERPT_CHARS < len(line) else "")
 
 
+def _size(text: str | None) -> int:
+    return 0 if text is None else len(text.encode("utf-8", "replace"))
+
+
 def _words(query: str) -> Sequence[str]:
     return _WORD.findall(query) or query.split()
 
@@ -163,7 +173,9 @@ def _words(query: str) -> Sequence[str]:
 def _match(query: str) -> str:
     """The query in the language of FTS5: phrases, of which the last word may go on."""
     phrases = []
-    for token in query.split():
+    # The index has letters without their marks, also those that are written by themselves.
+    plain = _MARK.sub("", unicodedata.normalize("NFC", query))
+    for token in plain.split():
         words = _WORD.findall(_spaced(token).replace("_", " "))
         if words:
             end = "" if _IDEOGRAM.fullmatch(words[-1]) else "*"
@@ -172,4 +184,4 @@ def _match(query: str) -> str:
 
 
 def _spaced(text: str) -> str:
-    return _IDEOGRAM.sub(r" \g<0> ", text)
+    return _IDEOGRAM.sub(r" \g<0> ", unicodedata.normalize("NFC", text))

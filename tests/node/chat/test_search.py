@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.actors.errors import DataTooLarge, EmptyData, Malformed, UnknownPeer
+from millpond.actors.streams import messages as m
 from millpond.node.chat import search
+from millpond.node.chat.local_stream import REQUEST_ID
 from millpond.node.chat.records import Kind, Record, State, conversation_stream, encode_record
 from millpond.node.chat.search import IDLE_S, INDEXED_S, QUERY_CHARS_MAX, Search
 from millpond.node.chat.search_index import CHANGES_MAX, SearchIndex, excerpt
@@ -52,6 +54,8 @@ def texts(index: SearchIndex, query: str) -> list[str]:
         ("ond", False),
         ("pond river", False),
         ("cafe", True),
+        ("cafe\N{COMBINING ACUTE ACCENT}", True),
+        ("ca\N{COMBINING ACUTE ACCENT}fe", True),
         ("don't", True),
         ("東京", True),
         ("京", True),
@@ -111,6 +115,13 @@ def test_so_many_changes_of_unknown_messages_are_kept() -> None:
     changes = (came(n, "x", "edit", 10**6 + n) for n in range(CHANGES_MAX + 5))
     index.add(PLACE, enumerate(changes))
     assert len(index._changes) == CHANGES_MAX
+
+
+def test_texts_of_changes_of_unknown_messages_count() -> None:
+    index = index_of(came(2, "hello", "edit", 1), came(3, "hello!", "edit", 1))
+    assert index.text_bytes == len("hello!")
+    index.add(PLACE, [(0, came(1, "helo"))])
+    assert (index.text_bytes, texts(index, "hello")) == (len("hello!"), ["hello!"])
 
 
 def test_an_excerpt_has_the_word() -> None:
@@ -200,3 +211,61 @@ async def test_a_long_history_is_indexed_in_steps_and_up_to_a_limit(
         assert (result.has_left_out, result.is_indexing) == (True, False)
         assert 10 < len(result.found) < 40
         assert result.found[0].text == "text 99"
+
+
+async def test_a_full_index_has_the_newest_texts_of_all_conversations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice, bob = couple(tmp_path)
+    carol = PeerNode(tmp_path, "carol")
+    monkeypatch.setattr(search, "PAGE", 10)
+    async with alice.node() as here:
+        open_stream = here.peer_services._local_stream
+        small = Search(open_stream, lambda: 0.0, text_bytes_max=100)
+        peers = [bob.public, carol.public]
+        for peer, first in zip(peers, (0, 1000), strict=True):
+            stream = open_stream(conversation_stream(peer))
+            await stream.create(2**26)
+            records = [came(first + n, f"text {first + n}") for n in range(50)]
+            await stream.append([encode_record(each) for each in records])
+        result = await small.find("text", peers, None, 200, 0)
+        assert result.has_left_out and result.found[0].text == "text 1049"
+        newest = {each.conversation for each in result.found[:10]}
+        assert newest == {conversation_stream(carol.public)}
+
+
+async def test_new_messages_do_not_let_an_index_grow_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice, bob = couple(tmp_path)
+    monkeypatch.setattr(search, "PAGE", 10)
+    async with alice.node() as here:
+        stream = here.peer_services._local_stream(conversation_stream(bob.public))
+        await stream.create(2**26)
+        small = Search(here.peer_services._local_stream, lambda: 0.0, text_bytes_max=100)
+        for round_ in range(10):
+            records = [came(n, f"text {n}") for n in range(100 * round_, 100 * round_ + 30)]
+            await stream.append([encode_record(each) for each in records])
+            result = await small.find("text", [bob.public], None, 200, 0)
+            assert result.found[0].text == f"text {100 * round_ + 29}"
+            assert small.text_bytes < 600
+
+
+async def test_another_history_under_the_name_has_all_searched_anew(tmp_path: Path) -> None:
+    alice, bob = couple(tmp_path)
+    carol = PeerNode(tmp_path, "carol")
+    async with alice.node() as here:
+        open_stream = here.peer_services._local_stream
+        search_all = Search(open_stream, lambda: 0.0)
+        peers = [bob.public, carol.public]
+        for peer in peers:
+            stream = open_stream(conversation_stream(peer))
+            await stream.create(2**26)
+            await stream.append([encode_record(came(1, "text"))])
+        assert len((await search_all.find("text", peers, None, 9, 0)).found) == 2
+        await stream._request(m.Delete(REQUEST_ID), m.Done)
+        await stream.create(2**26)
+        await stream.append([encode_record(came(2, "other text"))])
+        while (result := await search_all.find("text", peers, None, 9, 0)).is_indexing:
+            pass
+        assert [each.text for each in result.found] == ["other text", "text"]
