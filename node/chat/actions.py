@@ -37,8 +37,12 @@ _FIXED_TEXTS = {Action.DELETE: DELETED_TEXT, Action.UNREACT: UNREACTED_TEXT}
 
 
 def action_of(message: Text | Record) -> Action | None:
-    """The action of a message; None for a plain text, and for an action of a later version."""
-    return _ACTIONS.get(message.action) if message.about else None
+    """The action of a message; None for a plain text, for an action of a later version, and for a
+    reaction that is too long to be one."""
+    action = _ACTIONS.get(message.action) if message.about else None
+    if action is Action.REACT and len(message.text.encode()) > REACTION_BYTES_MAX:
+        return None
+    return action
 
 
 def is_shown_alone(message: Text | Record) -> bool:

@@ -30,21 +30,29 @@ class ShownMessages:
     """The messages of one conversation, from its records in their order."""
 
     def __init__(self) -> None:
-        self._messages: dict[str, ShownMessage] = {}
+        self._messages: dict[tuple[Kind, str], ShownMessage] = {}
         self._early: dict[str, list[Record]] = {}
         self._early_count = 0
 
-    def get(self, uuid: str) -> ShownMessage | None:
-        """A message; None: it is not known, or was forgotten."""
-        return self._messages.get(uuid)
+    def get(self, kind: Kind, uuid: str) -> ShownMessage | None:
+        """A message of one side; None: it is not known, or was forgotten."""
+        return self._messages.get((kind, uuid))
+
+    def target(self, record: Record) -> ShownMessage | None:
+        """The known message that a record is about: one of its author, where it has to be."""
+        action = action_of(record)
+        if action in (Action.EDIT, Action.DELETE):
+            return self.get(record.kind, record.about)
+        return None if action is None else self._named(record.about)
+
+    def _named(self, uuid: str) -> ShownMessage | None:
+        """The message with this uuid. A peer chooses those of its own messages, so one of the user
+        comes first."""
+        return self.get(Kind.OUT, uuid) or self.get(Kind.IN, uuid)
 
     def changed_by(self, record: Record) -> ShownMessage | None:
-        """The known message that a record changes: one of its author, where it has to be."""
-        message = self._messages.get(record.about)
-        if message is None or action_of(record) in (None, Action.REPLY):
-            return None
-        is_of_author = action_of(record) in (Action.EDIT, Action.DELETE)
-        return None if is_of_author and message.kind is not record.kind else message
+        """The known message that a record changes."""
+        return None if is_shown_alone(record) else self.target(record)
 
     def latest(self, kind: Kind) -> Iterator[ShownMessage]:
         """The messages of one side that are not deleted, the last one first."""
@@ -57,14 +65,14 @@ class ShownMessages:
         if record.kind not in MESSAGES:
             return
         if not is_shown_alone(record):
-            if record.about in self._messages:
+            if self._named(record.about) is not None:
                 self._change(record)
             elif self._early_count < MESSAGES_MAX:
                 self._early.setdefault(record.about, []).append(record)
                 self._early_count += 1
             return
         message = ShownMessage(record.kind, record.uuid, record.at, record.text)
-        self._messages[record.uuid] = message
+        self._messages[record.kind, record.uuid] = message
         if len(self._messages) > MESSAGES_MAX:
             self._messages.pop(next(iter(self._messages)))
         for change in self._early.pop(record.uuid, []):  # it came before what it is about

@@ -102,14 +102,14 @@ class ConversationView:
                 continue
             if place == first_unread:
                 lines.append(f"{CHANGE_INDENT}new:")
-            lines += self._lines(record, self.messages.get(record.about), is_history=True)
+            lines += self._lines(record, self.messages.target(record), is_history=True)
         self._changes.clear()
         self._long_lost = self._lost()
         return lines
 
     def take(self, record: Record) -> list[str]:
         """A record came. Gives lines to be shown now."""
-        about = self.messages.get(record.about)
+        about = self.messages.target(record)
         about = None if about is None else msgspec.structs.replace(about)  # as it was
         self._learn(record)
         return list(self._lines(record, about, is_history=False))
@@ -127,8 +127,8 @@ class ConversationView:
 
     def _plain_now(self, record: Record) -> list[str]:
         """The lines of a record for pipes, with later changes of the message."""
-        message = self.messages.get(record.uuid)
-        if message is None or record.kind not in MESSAGES:
+        message = self.messages.get(record.kind, record.uuid)
+        if message is None:
             return self.plain(record)
         mark = " (edited)" if message.is_edited else ""
         return [] if message.is_deleted else self._plain(record, mark, message.text)
@@ -200,21 +200,19 @@ class ConversationView:
             quote = "an earlier message" if about is None else quoted_message(about)
             marks += f" (to {quote})"
         text, end = record.text, ""
-        message = self.messages.get(record.uuid)
+        message = self.messages.get(record.kind, record.uuid)
         if is_history and message is not None:
             text = "(deleted)" if message.is_deleted else message.text
             marks += " (edited)" if message.is_edited and not message.is_deleted else ""
-            given = ", ".join(f"{each} {self._who(k)}" for k, each in message.reactions.items())
-            end = f"   [{given}]" if given else ""
+            given = [f"{clean(each)} {self._who(kind)}" for kind, each in message.reactions.items()]
+            end = f"   [{', '.join(given)}]" if given else ""
         own = self._own.get(record.uuid)
-        if is_history and own is not None:
+        if is_history and own is not None and record.kind is Kind.OUT:
             end += f"   ({self._state_text(own.state)})"
         yield from message_text(record.at, self._who(record.kind) + marks, text + end)
 
     def _change_lines(self, record: Record, about: ShownMessage | None) -> Iterator[str]:
         who, action = self._who(record.kind), action_of(record)
-        if action in (Action.EDIT, Action.DELETE) and self.messages.changed_by(record) is None:
-            about = None  # it is of somebody else, or not known
         quote = "an earlier message" if about is None else quoted_message(about)
         match action:
             case Action.EDIT:

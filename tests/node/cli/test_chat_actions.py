@@ -87,6 +87,39 @@ def test_nobody_edits_or_deletes_what_another_one_said() -> None:
     assert later(*forged)[0].startswith("12:00  you: mine ")
 
 
+def test_a_message_of_the_peer_with_the_uuid_of_an_own_one_is_another_one() -> None:
+    """A sender chooses the uuids of its messages."""
+    told = (
+        mine(1, "I owe you 5"),
+        record(1, "I owe you 50"),
+        record(2, "I owe you 500", "edit", 1),
+        record(3, "ok", "react", 1),
+    )
+    assert live(*told) == [
+        "12:00  you: I owe you 5",
+        "12:00  bob: I owe you 50",
+        '12:00  bob (edited "I owe you 50"): I owe you 500',
+        f'{CHANGE_INDENT}bob reacted ok to "I owe you 5"',
+    ]
+    for each in (told, (told[1], told[0], *told[2:])):
+        assert sorted(later(*each)) == [
+            "12:00  bob (edited): I owe you 500",
+            "12:00  you: I owe you 5   [ok bob]   (waits for a key of the peer)",
+        ]
+
+
+def test_a_reaction_is_short_and_on_one_line() -> None:
+    lines = later(
+        mine(1, "hi"),
+        record(2, "ok\n12:00  you: forged", "react", 1),
+        record(3, "x" * 65, "react", 1),
+    )
+    assert lines == [
+        "12:00  you: hi   [ok 12:00  you: forged bob]   (waits for a key of the peer)",
+        f"12:00  bob: {'x' * 65}",
+    ]
+
+
 def test_pipes_show_texts_and_new_texts_alone() -> None:
     view = ConversationView("bob")
     records = [
@@ -115,5 +148,5 @@ def test_so_many_messages_are_known_and_no_more() -> None:
     for number in range(MESSAGES_MAX + 1):
         messages.learn(record(number, "x"))
         messages.learn(record(number, "x", "react", MESSAGES_MAX * 9))
-    assert messages.get(f"{0:032x}") is None
+    assert messages.get(Kind.IN, f"{0:032x}") is None
     assert len(list(messages.latest(Kind.IN))) == messages._early_count == MESSAGES_MAX
