@@ -375,14 +375,17 @@ class Dialogue:
         await self._client.mark_read(chat, chat.tail - 1)
 
     async def _read_history(self, chat: ChatInfo, count: int, unread_from: int) -> Page:
-        """The last records, with `count` messages among them, or all from `unread_from` on."""
+        """The last records, with `count` messages among them, or all from `unread_from` on. Of a
+        history that has almost nothing but changes of messages, some are read."""
         span = RECORDS_PER_MESSAGE * count
+        most = max(UNREAD_RECORDS_MAX, 4 * span)
         while True:
             start = max(0, min(unread_from, chat.tail - span))
             page = await self._client.history(chat, start)
-            if not start or sum(is_message(each) for _, each in page) >= count:
+            found = sum(is_message(each) for _, each in page)
+            if not start or found >= count or span >= most:
                 return page
-            span *= 2
+            span = min(2 * span, most)
 
     async def _show_records(self, records: Page) -> None:
         if self._options.as_json:

@@ -7,10 +7,12 @@ from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 
 from millpond.node.access.rules_file import FILE_NAME as ACCESS_FILE
-from millpond.node.chat.records import Kind
+from millpond.node.chat.records import Kind, Record, conversation_stream, encode_record
+from millpond.node.cli.chat import dialogue as dialogue_module
 from millpond.node.cli.chat.dialogue import Dialogue, Options
 from millpond.node.client.connect import PROBE, connect
 from millpond.node.client.events import Event, Retrying
@@ -187,3 +189,32 @@ async def test_nobody_speaks_with_the_voice_of_who_is_turned_to(tmp_path: Path) 
         await until(lambda: bool(screen.said("bob: while she turns")))
         assert not screen.said("carol: ")
         screen.type("/quit")
+
+
+async def test_a_history_of_changes_alone_is_not_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer can write as many as it likes."""
+    alice, bob = couple(tmp_path)
+    (alice.folder / ACCESS_FILE).unlink()
+    monkeypatch.setattr(dialogue_module, "UNREAD_RECORDS_MAX", 50)
+    first = Record(1, Kind.IN, 1, "1" * 32, "the first", None, 1, "bbbbbbbb", 1)
+    told = {"action": "react", "about": first.uuid}
+    changes = (
+        Record(1, Kind.IN, 1, f"{n:032x}", "ok", None, n, "bbbbbbbb", 1, **told)  # type: ignore[arg-type]
+        for n in range(2, 300)
+    )
+    async with alice.node() as here:
+        stream = here.peer_services._local_stream(conversation_stream(bob.public))
+        await stream.create(2**26)
+        await stream.append([encode_record(each) for each in (first, *changes)])
+    for count, is_shown in ((1, False), (20, True)):
+        screen = FakeScreen()
+        async with alice.node(), anyio.create_task_group() as tasks:
+            async with connect(alice.url, PROBE, role="consumer") as channel:
+                options = msgspec.structs.replace(TALK, history=count)
+                tasks.start_soon(Dialogue(channel, screen, options, []).run, "bob")
+                await until(lambda: screen.prompted == "bob> ")  # noqa: B023
+                screen.type("/quit")
+                await until(lambda: screen.is_left)  # noqa: B023
+        assert bool(screen.said("bob: the first")) is is_shown
