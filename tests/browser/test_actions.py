@@ -150,3 +150,35 @@ async def test_a_change_of_an_older_page_is_seen_when_that_is_loaded(
     else:
         raise AssertionError(await tab.run(f"{WORDS}.slice(0, 3)"))
     assert "text 1" not in await tab.run(WORDS)
+
+
+async def test_what_has_the_uuid_of_an_own_message_or_of_an_invite_changes_neither(
+    tab: Tab, homes: AsyncExitStack, alice: Person, bob: Person
+) -> None:
+    """A peer chooses the uuids of its messages, and what they are about."""
+    from millpond.node.chat.records import Kind, Record, State, encode_record
+
+    await homes.enter_async_context(alice.at_home())
+    log = alice.history_with(bob.public)
+    await log.create(2**26)
+    invite, own = "1" * 32, "2" * 32
+
+    def came(n: int, uuid: str, text: str, action: str = "", about: str = "") -> Record:
+        at = 1000 + n
+        told = {"action": action, "about": about}
+        return Record(1, Kind.IN, at, uuid, text, None, n, "bbbbbbbb", at, **told)  # type: ignore[arg-type]
+
+    records = [
+        Record(1, Kind.INVITE, 1000, invite, state=State.READ, secret="0" * 32),
+        Record(1, Kind.OUT, 1000, own, "mine", State.WAITING, 1, "aaaaaaaa"),
+        came(1, own, "not mine"),
+        came(2, "3" * 32, "ok", "react", invite),
+        came(3, "4" * 32, "not yours", "edit", own),
+        came(4, "5" * 32, "x" * 65, "react", own),
+    ]
+    await log.append([encode_record(each) for each in records])
+    await alice.enters(tab)
+    await talks_with(tab, bob)
+    await tab.until(sees("mine", "not yours", "x" * 65))
+    assert await tab.text(".ours .text") == "mine"
+    assert tab.errors == []

@@ -303,25 +303,26 @@ class Page {
 
   // Actions about a message.
 
-  toggleMenu(uuid) {
+  toggleMenu(key) {
     const talk = this.talks.get(this.open);
-    talk.menu = talk.menu === uuid ? null : uuid;
+    talk.menu = talk.menu === key ? null : key;
     this.timeline.changed();
-    const row = document.querySelector(`[data-menu="${uuid}"]`);
+    const row = document.querySelector(`[data-menu="${key}"]`);
     (row?.closest("li").querySelector(".actions button") ?? row)?.focus();
   }
 
   closeMenu() {
-    const uuid = this.talks.get(this.open)?.menu;
-    if (!uuid) return false;
-    this.toggleMenu(uuid);
+    const key = this.talks.get(this.open)?.menu;
+    if (!key) return false;
+    this.toggleMenu(key);
     return true;
   }
 
-  act(action, uuid, emoji) {
+  act(action, key, emoji) {
     const talk = this.talks.get(this.open);
-    const item = talk?.byUuid.get(uuid);
+    const item = talk?.byKey.get(key);
     if (!item) return;
+    const { uuid } = item;
     talk.menu = null;
     this.timeline.changed();
     if (action === "copy") navigator.clipboard?.writeText(item.text);
@@ -429,18 +430,18 @@ class Page {
   }
 
   search() {
-    showSearch(this.home, (id, uuid, sequence) => this.attempt(() => this.goTo(id, uuid, sequence)));
+    showSearch(this.home, (id, sequence) => this.attempt(() => this.goTo(id, sequence)));
   }
 
   /** Show a message of any age. */
-  async goTo(id, uuid, sequence) {
+  async goTo(id, sequence) {
     await this.choose(id);
     const talk = this.talks.get(id);
     if (this.open !== id || !talk) return;
     await talk.back(this.home, sequence);
     if (this.open !== id) return;
     this.timeline.open(talk, this.chat(id).name, null);
-    this.timeline.show(uuid);
+    this.timeline.show(sequence);
   }
 
   answerRequests() {

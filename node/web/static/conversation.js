@@ -3,6 +3,7 @@
 // An accepted invite is a note with a state.
 // An item is {key, kind: "out" | "in" | "note", sequence, uuid, text, at, sentAt, state, late}, and
 // of a message as it is now: {action, about, isEdited, isDeleted, reactions: [{kind, text}]}.
+// A peer chooses the uuids of its messages: one may be that of a message from here, or of an invite.
 // Edits, deletions and reactions are records about a message, which may be in an older page.
 // A message from here that is not in the stream yet is an item of the outbox, without a sequence.
 
@@ -12,7 +13,9 @@ const PAGE_RECORDS = 200;
 const BACK_RECORDS = 1000;
 const PAGE_ITEMS = 60;
 const LIVE_RECORDS = 500;
+const REACTION_BYTES_MAX = 64;
 const UTF8 = new TextDecoder();
+const BYTES = new TextEncoder();
 const CHANGES = new Set(["edit", "delete", "react", "unreact"]);
 const RANKS = ["waiting", "kept", "sent", "expired", "refused", "delivered", "read"];
 
@@ -24,7 +27,8 @@ export class Talk {
     this.items = [];
     this.outbox = [];
     this.states = new Map();
-    this.byUuid = new Map();
+    this.byKey = new Map();
+    this.reading = Promise.resolve();
     this.changes = new Map();
     this.answer = null;
     this.menu = null;
@@ -63,25 +67,34 @@ export class Talk {
   }
 
   /** Read backwards until there is a page more to show, or nothing left; gives how many items. */
-  async older(home, wanted = PAGE_ITEMS) {
-    const before = this.items.length;
-    while (this.hasOlder && this.items.length - before < wanted) {
-      const from = Math.max(this.start, this.first - PAGE_RECORDS);
-      const records = await this.between(home, from, this.first);
-      this.first = from;
-      this.items.unshift(...this.fold(records));
-    }
-    return this.items.length - before;
+  older(home, wanted = PAGE_ITEMS) {
+    return this.alone(async () => {
+      let added = 0;
+      while (this.hasOlder && added < wanted) added += await this.readBack(home, PAGE_RECORDS);
+      return added;
+    });
   }
 
   /** Read backwards until this record is there. */
-  async back(home, sequence) {
-    while (this.hasOlder && this.first > sequence) {
-      const from = Math.max(this.start, this.first - BACK_RECORDS);
-      const records = await this.between(home, from, this.first);
-      this.first = from;
-      this.items.unshift(...this.fold(records));
-    }
+  back(home, sequence) {
+    return this.alone(async () => {
+      while (this.hasOlder && this.first > sequence) await this.readBack(home, BACK_RECORDS);
+    });
+  }
+
+  /** Run `work` behind the work that reads backwards already: each begins where the other ends. */
+  alone(work) {
+    const done = this.reading.then(work);
+    this.reading = done.catch(() => {});
+    return done;
+  }
+
+  async readBack(home, count) {
+    const from = Math.max(this.start, this.first - count);
+    const items = this.fold(await this.between(home, from, this.first));
+    this.first = from;
+    this.items.unshift(...items);
+    return items.length;
   }
 
   async between(home, from, to) {
@@ -128,7 +141,7 @@ export class Talk {
       } else if (record && isChange(record)) {
         this.outbox = this.outbox.filter((each) => each.uuid !== record.uuid);
         this.change(record, sequence);
-      } else if (record && !this.byUuid.has(keyOf(record, sequence))) {
+      } else if (record && !this.byKey.has(keyOf(record, sequence))) {
         added.push(this.learn(record, sequence));
       }
     }
@@ -149,8 +162,8 @@ export class Talk {
       item.isInvite = true;
       item.state = this.states.get(uuid) ?? record.state ?? "waiting";
     }
-    this.byUuid.set(key, item);
-    if (kind === "out" || kind === "in") this.apply(item);
+    this.byKey.set(key, item);
+    this.apply(item);
     return item;
   }
 
@@ -168,14 +181,22 @@ export class Talk {
     } else if (sequence > (changed.reaction?.sequence ?? -1)) {
       changed.reaction = { text: action === "react" ? text : null, sequence };
     }
-    const item = this.byUuid.get(about);
-    if (item) this.apply(item);
+    for (const key of keysOf(about)) {
+      const item = this.byKey.get(key);
+      if (item) this.apply(item);
+    }
   }
 
-  /** Only its author edits or deletes a message. */
+  /** The message with this uuid, one from here first. */
+  named(uuid) {
+    const [own, theirs] = keysOf(uuid);
+    return this.byKey.get(own) ?? this.byKey.get(theirs);
+  }
+
+  /** Only its author edits or deletes a message; nobody changes anything else. */
   apply(item) {
     const changes = this.changes.get(item.uuid);
-    if (!changes) return;
+    if (!changes?.[item.kind]) return;
     const { edit, isDeleted } = changes[item.kind];
     item.isDeleted = Boolean(isDeleted);
     item.isEdited = Boolean(edit) && !isDeleted;
@@ -190,7 +211,7 @@ export class Talk {
   /** The beginning of the message that an item answers. */
   quote(item) {
     if (item.action !== "reply" || !item.about) return null;
-    const told = this.byUuid.get(item.about);
+    const told = this.named(item.about);
     if (!told) return { kind: null, text: "An earlier message" };
     return { kind: told.kind, text: told.isDeleted ? "Message deleted" : told.text };
   }
@@ -199,14 +220,16 @@ export class Talk {
     const rank = RANKS.indexOf(state);
     if (rank <= RANKS.indexOf(this.states.get(uuid))) return;
     this.states.set(uuid, state);
-    const item = this.byUuid.get(uuid);
+    const item = this.byKey.get(uuid);
     if (item && rank > RANKS.indexOf(item.state)) item.state = state;
   }
 }
 
 /** True for what changes another message, and is none itself. */
-export function isChange({ kind, action, about }) {
-  return (kind === "in" || kind === "out") && Boolean(about) && CHANGES.has(action);
+export function isChange({ kind, action, about, text = "" }) {
+  const isMessage = kind === "in" || kind === "out";
+  const isTooLong = action === "react" && BYTES.encode(text).length > REACTION_BYTES_MAX;
+  return isMessage && Boolean(about) && CHANGES.has(action) && !isTooLong;
 }
 
 /** Is the stream not there, as nothing was said yet? */
@@ -215,7 +238,14 @@ export function isUnknown(error) {
 }
 
 function keyOf(record, sequence) {
-  return record.kind === "note" || !record.uuid ? `#${sequence}` : record.uuid;
+  if (record.kind === "note" || !record.uuid) return `#${sequence}`;
+  const [own, theirs] = keysOf(record.uuid);
+  return record.kind === "in" ? theirs : own;
+}
+
+/** The keys of messages with this uuid: from here, and of the peer. */
+function keysOf(uuid) {
+  return [uuid, `in ${uuid}`];
 }
 
 /** The record of a body; null where it cannot be read: the node passes over such records, too. */

@@ -75,9 +75,9 @@ export class Frame {
       const { retry, drop } = target.dataset;
       if (retry) page.retry(retry);
       if (drop) page.drop(drop);
-      const { menu, act, uuid, emoji } = target.closest("button")?.dataset ?? {};
+      const { menu, act, key, emoji } = target.closest("button")?.dataset ?? {};
       if (menu) page.toggleMenu(menu);
-      if (act) page.act(act, uuid, emoji);
+      if (act) page.act(act, key, emoji);
     });
     byId("timeline").addEventListener("keydown", (event) => walkMenus(event));
     byId("scroller").addEventListener("keydown", (event) => {

@@ -30,7 +30,7 @@ export function rowsOf(items, before, newFrom, talk, name, isLast) {
     const isTail = !(below && areTogether(item, below));
     const tells = isLast && place === items.length - 1;
     const quote = talk.quote(item);
-    const hasMenu = talk.menu !== null && talk.menu === item.uuid;
+    const hasMenu = talk.menu !== null && talk.menu === item.key;
     const parts = [item.state, isAccepted, item.error, follows, isTail, tells, item.sequence];
     const changes = [item.text, item.isEdited, item.isDeleted, item.reactions, quote, hasMenu];
     const look = JSON.stringify([...parts, ...changes]);
@@ -135,7 +135,7 @@ function menuButton(item, isOpen) {
     class: "more",
     "aria-label": "Actions of this message",
     "aria-expanded": String(isOpen),
-    "data-menu": item.uuid,
+    "data-menu": item.key,
     tabindex: "-1",
   };
   return make("button", attributes, icon("more"));
@@ -154,7 +154,7 @@ function menu(item, isOurs) {
 }
 
 function action(name, item, label, attributes = {}) {
-  return make("button", { type: "button", "data-act": name, "data-uuid": item.uuid, ...attributes }, label);
+  return make("button", { type: "button", "data-act": name, "data-key": item.key, ...attributes }, label);
 }
 
 /** When it was written; and when it came, if that was long after. */

@@ -6,7 +6,7 @@ import { open, tryTo } from "./sheets.js";
 
 const QUERY_CHARS_MAX = 256;
 
-/** `onFound` hears the id of the conversation, the uuid of the message, and its sequence. */
+/** `onFound` hears the id of the conversation, and the sequence of the message. */
 export function showSearch(home, onFound) {
   const query = make("input", { id: "query", type: "search", required: true, maxlength: QUERY_CHARS_MAX, autocomplete: "off" });
   const problem = make("p", { class: "problem", role: "alert" });
@@ -47,7 +47,7 @@ export function showSearch(home, onFound) {
   query.focus();
 }
 
-function entry({ peer, id, kind, uuid, sequence, at, text }, onFound) {
+function entry({ peer, id, kind, sequence, at, text }, onFound) {
   const author = kind === "out" ? `You to ${peer}` : peer;
   const button = make(
     "button",
@@ -57,7 +57,7 @@ function entry({ peer, id, kind, uuid, sequence, at, text }, onFound) {
   );
   button.addEventListener("click", () => {
     byId("sheet").close();
-    onFound(id, [...uuid].map((each) => each.toString(16).padStart(2, "0")).join(""), sequence);
+    onFound(id, sequence);
   });
   return make("li", {}, button);
 }

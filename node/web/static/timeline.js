@@ -97,15 +97,15 @@ export class Timeline {
     this.moved();
   }
 
-  /** Show a message, with others around it. */
-  show(key) {
-    const place = this.talk.shown.findIndex((item) => item.key === key);
+  /** Show the message in this record, with others around it. */
+  show(sequence) {
+    const place = this.talk.shown.findIndex((item) => item.sequence === sequence);
     if (place < 0) return;
     this.sticks = false;
     this.to = Math.min(this.talk.shown.length, place + ROWS_MAX / 2);
     this.from = Math.max(0, this.to - ROWS_MAX);
     this.draw();
-    const { element } = this.elements.get(key);
+    const { element } = this.elements.get(this.talk.shown[place].key);
     element.classList.add("is-found");
     element.scrollIntoView({ block: "center" });
     this.moved();
