@@ -97,3 +97,23 @@ async def test_typing_is_seen_while_it_lasts(
     await tab.press("Enter")
     await other.until("document.getElementById('talk-presence').innerText === 'Online'")
     assert other.errors == []
+
+
+async def test_nobody_is_known_to_write_while_the_own_node_is_away(
+    chromium: Browser, tab: Tab, homes: AsyncExitStack, alice: Person, bob: Person
+) -> None:
+    await homes.enter_async_context(alice.at_home())
+    other = await chromium.tab()
+    async with AsyncExitStack() as home_of_bob:
+        await home_of_bob.enter_async_context(bob.at_home())
+        await alice.enters(tab)
+        await bob.enters(other)
+        await talks_with(tab, bob)
+        await talks_with(other, alice)
+        await writes(tab, "hello")
+        await other.until(sees("hello"))
+        await tab.until("document.querySelector('.fate')?.getAttribute('aria-label') === 'Read'")
+        await tab.type("I am wri")
+        await other.until("document.getElementById('talk-presence').innerText === 'Typing…'")
+    offline = "Not known while you are offline"
+    await other.until(f"document.getElementById('talk-presence').innerText === '{offline}'")

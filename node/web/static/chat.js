@@ -55,8 +55,8 @@ class Page {
   stateChanged(state) {
     this.frame.showState(state);
     if (state.kind !== "open" && this.chats.length) {
-      // Nobody's presence is known meanwhile.
-      this.chats = this.chats.map((chat) => ({ ...chat, here: null }));
+      // Nobody's presence is known meanwhile, nor that somebody writes.
+      this.chats = this.chats.map((chat) => ({ ...chat, here: null, typing: false }));
       this.people.show(this.chats, this.open);
       if (this.open) this.frame.showChat(this.chat(this.open));
     }
