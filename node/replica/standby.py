@@ -110,6 +110,7 @@ class Standby:
         self._seen_at = now()
         self._every_s = BEAT_S
         self._told_at = -TELL_S
+        self._error = ""
 
     async def run(self) -> None:
         """Return when the node may start on the folder, as the owner. Raises OSError, FolderInUse,
@@ -129,6 +130,7 @@ class Standby:
             try:
                 if await self._in_thread(self._look):
                     is_copied = False
+                self._error = ""
                 if self._is_silent and await self._in_thread(self._take_over):
                     return
                 if not is_copied and self._store is not None:
@@ -137,12 +139,23 @@ class Standby:
                     self._ready()
             except (ObjectStoreAway, ObjectStoreRefuses, NoObject, BadReplica) as exc:
                 log.warning("standby cannot follow: error=%s", exc)
+                self._error = str(exc)
                 self._heard()  # of the object store nothing is known, so nothing of the owner
                 await anyio.sleep(RETRY_S)
             pause_s = max(LOOK_S_MIN, min(LOOK_S, self._takeover_s / 8))
             await anyio.sleep(pause_s)
             if self._now() - began > max(self._takeover_s / 2, 2 * ANSWER_S):
                 self._heard()  # this process was paused, and the owner perhaps not
+
+    @property
+    def state(self) -> str:
+        """Its state, in words."""
+        if self._error:
+            return f"cannot follow: {self._error}"
+        if self._store is None:
+            return "has no copy of a snapshot yet"
+        silent_s = self._now() - self._seen_at
+        return f"follows up to object {self._number}; a sign of the owner {silent_s:.1f} s ago"
 
     @property
     def _number(self) -> int:

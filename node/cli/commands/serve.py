@@ -369,14 +369,19 @@ async def _serve(
 
 async def _stood_by(config: Config, as_json: bool, signals: AsyncIterator[signal.Signals]) -> bool:
     """Follow the replica until the node is to start. False: a signal ended it."""
+    from millpond.node.http.standby import listen_as_standby
     from millpond.node.replica.object_store import open_object_store
     from millpond.node.replica.standby import Standby
 
+    address: str | None = None
+
     def announce() -> None:
         if as_json:
-            line = json_line({"event": "standby", "replica": config.replica})
+            fields = {"replica": config.replica, "http": address}
+            line = json_line({"event": "standby", **fields})
         else:
-            line = f"millpond standby: follows {config.replica}\n".encode()
+            where = "" if address is None else f" http={address}"
+            line = f"millpond standby: follows {config.replica}{where}\n".encode()
         sys.stdout.buffer.write(line)
         sys.stdout.flush()
 
@@ -399,6 +404,15 @@ async def _stood_by(config: Config, as_json: bool, signals: AsyncIterator[signal
                     tasks.cancel_scope.cancel()
                     return
 
+        try:
+            address = await listen_as_standby(
+                tasks, config, lambda: standby.state, environment.wall
+            )
+        except ValueError as exc:
+            raise usage_error(f"http: {exc}") from exc
+        except (ConfigError, OSError) as exc:
+            _explain_listener("http", config.http, exc)
+            raise
         tasks.start_soon(watch)
         await standby.run()
         is_over = True
@@ -426,7 +440,11 @@ def _explain(cause: BaseException, node: Node) -> None:
         if failure is not None:
             raise failure from cause
     name = next(name for name in LISTENERS if _is_missing(node, name))
-    address = getattr(node.config, name)
+    _explain_listener(name, getattr(node.config, name), cause)
+
+
+def _explain_listener(name: str, address: str, cause: BaseException) -> None:
+    """Raise the failure for an error that kept a listener from opening."""
     match cause:
         case ConfigError():
             raise usage_error(str(cause)) from cause

@@ -31,7 +31,7 @@ from millpond.actors.streams.names import (
 )
 from millpond.node.access.policy import load_access
 from millpond.node.access.rules_file import AccessFileError
-from millpond.node.cli.doctor.data_folder import folder_findings
+from millpond.node.cli.doctor.data_folder import folder_findings, is_of_standby
 from millpond.node.cli.doctor.finding import Finding, print_findings
 from millpond.node.cli.doctor.node import node_findings, scrub_findings
 from millpond.node.cli.doctor.peers import encryption_findings, peer_findings, plain_peer_findings
@@ -253,7 +253,8 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
     except ConfigError as exc:
         yield Finding("configuration", "fail", str(exc))
     if args.data is not None:
-        yield from _folder(existing_folder(args.data))
+        is_known = is_data_folder(args.data) or is_of_standby(args.data)
+        yield from _folder(args.data if is_known else existing_folder(args.data))
         return
     yield from _token_files(args, config)
     yield from file_findings(config)
@@ -282,7 +283,7 @@ def _usual_folder(config: Config) -> Iterator[Finding]:
         return
     folder = Path(config.data) if config.data else data_folder(os.environ)
     try:
-        is_there = is_data_folder(folder)
+        is_there = is_data_folder(folder) or is_of_standby(folder)
     except Failure as exc:
         yield Finding("data folder", "fail", str(exc))
         return

@@ -39,7 +39,7 @@ from millpond.actors.streams.names import (
     subscription_of,
 )
 from millpond.node.cli.doctor.finding import Finding
-from millpond.node.cli.options.data_folder import DISK_ERRORS
+from millpond.node.cli.options.data_folder import DISK_ERRORS, is_data_folder
 from millpond.node.clock import BEHIND_S_MIN, JUMP_S_MAX, continued_time, is_same_boot
 from millpond.node.clock_file import stored_reading
 from millpond.node.data_folder import (
@@ -50,6 +50,8 @@ from millpond.node.data_folder import (
     was_used,
 )
 from millpond.node.environment import current_environment
+from millpond.node.replica.standby import COPY as STANDBY_COPY
+from millpond.node.replica.standby import REPLACED
 
 SYNCS, SYNC_BYTES = 50, 4096
 SLOW_SYNC_MS = 20.0
@@ -67,10 +69,13 @@ def folder_findings(folder: Path) -> Iterator[Finding]:
         yield _syncs(folder)
         with _locked(folder):
             yield Finding("lock", "ok", "no node uses it")
-            yield from _stopped(folder)
+            yield from _standby(folder)
+            if is_data_folder(folder):
+                yield from _stopped(folder)
     except FolderInUse as exc:
         text = f"{folder} is in use by {exc.holder}; stop it to check the files, or use --scrub"
         yield Finding("lock", "ok", text)
+        yield from _standby(folder)
         yield from _reported_damage(folder)
     except OSError as exc:
         advice = "run this as its owner"
@@ -105,6 +110,27 @@ def _reported_damage(folder: Path) -> Iterator[Finding]:
         advice = f"stop the node, then `millpond doctor --data {folder}`"
         text = f"{subject}{damage.where}: {damage.text}; {advice}"
         yield Finding("damage", "fail", text)
+
+
+def is_of_standby(folder: Path) -> bool:
+    """True for the folder of a standby, which may have no store of its own yet."""
+    return (folder / STANDBY_COPY).is_dir()
+
+
+def _standby(folder: Path) -> Iterator[Finding]:
+    """The copy of a standby, and the store that a takeover replaced."""
+    if is_of_standby(folder):
+        text = (
+            f"{folder / STANDBY_COPY} is the copy of a replica: `millpond serve --standby` follows "
+            "it, and puts it in the place of the store when it takes over"
+        )
+        yield Finding("standby", "ok", text)
+    if (folder / REPLACED).is_dir():
+        text = (
+            f"{folder / REPLACED} is the store before the last takeover; remove it when nothing in "
+            "it is missed"
+        )
+        yield Finding("standby", "ok", text)
 
 
 def _permissions(folder: Path) -> Finding:

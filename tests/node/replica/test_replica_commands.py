@@ -14,8 +14,9 @@ import pytest
 
 from millpond.node.cli.exit_codes import ExitCode
 from millpond.sync import connect
-from tests.node.processes import Serving, command, environment, serving
+from tests.node.processes import Serving, command, environment, serving, started
 from tests.pipeline.object_store import object_store
+from tests.ports import free_port
 
 LIMIT_S = 60.0
 CHANNEL = "jobs/mail"
@@ -214,6 +215,51 @@ def test_a_snapshot_that_cannot_be_made_is_a_failure(tmp_path: Path) -> None:
         path.write_bytes(b"")  # no folder: nothing can be made there
         failed = command(*words, node.urls["tcp"], env=environment())
         assert failed.returncode == ExitCode.FAILURE and b"no snapshot: " in failed.stderr
+
+
+def test_a_standby_tells_what_it_is(tmp_path: Path) -> None:
+    """Its listener is that of the node, from the takeover on."""
+    url = f"file://{tmp_path}/replica"
+    env = quick(url, MILLPOND_STANDBY="true", MILLPOND_TAKEOVER_S="1")
+    words = ("serve", "--json", "--p2p", "127.0.0.1:0", "--ws", "off", "--s3p", "off")
+    words = (*words, "--rustlog", "off", "--data", str(tmp_path / "b"), "--http")
+    http = f"127.0.0.1:{free_port()}"
+    with serving("--data", str(tmp_path / "a"), env=quick(url)) as owner:
+        wait_for(url, environment(), snapshots=1)
+        with started(*words, http, env=env) as process:
+            assert process.stdout is not None
+            told = json.loads(process.stdout.readline())
+            assert told["event"] == "standby" and told["replica"] == url
+            assert told["http"] == http
+            status, _, body = _answer(http, "/health")
+            assert status == 200 and body == {"role": "standby"}
+            status, headers, body = _answer(http, "/ready")
+            assert status == 503 and headers["Retry-After"] == "1"
+            assert body["ready"] is False and "follows up to object" in str(body["reasons"])
+            status, headers, body = _answer(http, "/v1/streams")
+            assert status == 503 and body["code"] == "standby" and headers["Retry-After"] == "1"
+            assert _answer(http, "/health", "POST")[0] == 405
+            taken = command(*words, http, "--data", str(tmp_path / "c"), env=env)
+            assert taken.returncode == 1 and b"is in use" in taken.stderr
+            found = command("doctor", "--data", str(tmp_path / "b"), env=environment())
+            assert b"in use" in found.stdout and b"standby" in found.stdout
+            killed(owner)
+            assert json.loads(process.stdout.readline())["event"] == "ready"
+            assert _answer(http, "/ready")[0] == 200
+
+
+def _answer(
+    address: str, path: str, method: str = "GET"
+) -> tuple[int, dict[str, str], dict[str, object]]:
+    from urllib.error import HTTPError
+    from urllib.request import Request, urlopen
+
+    try:
+        with urlopen(Request(f"http://{address}{path}", method=method), timeout=LIMIT_S) as answer:
+            return answer.status, dict(answer.headers), json.load(answer)
+    except HTTPError as exc:
+        with exc:
+            return exc.code, {k.title(): v for k, v in exc.headers.items()}, json.load(exc)
 
 
 def _get_json(node: Serving, path: str) -> dict[str, object]:

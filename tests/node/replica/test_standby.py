@@ -13,6 +13,7 @@ import pytest
 
 from millpond import connect
 from millpond.actors.messages import Durability
+from millpond.node.cli.doctor.data_folder import folder_findings
 from millpond.node.config import Config
 from millpond.node.config_rules import ChannelRule
 from millpond.node.node import Node
@@ -110,6 +111,8 @@ async def test_a_standby_takes_over_and_goes_on_without_a_gap(tmp_path: Path) ->
     assert (tmp_path / "b" / REPLACED / "journal").is_dir()
     assert (tmp_path / "b/notes.txt").read_text() == "theirs"
     assert not (tmp_path / "b" / COPY).exists()
+    found = [each.text for each in folder_findings(tmp_path / "b") if each.check == "standby"]
+    assert len(found) == 1 and "the store before the last takeover" in found[0]
     verify(FolderObjects(tmp_path / "replica"), lambda size: None)
 
 
