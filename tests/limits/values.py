@@ -17,7 +17,7 @@ from millpond.actors.jobs import messages as jobs_messages
 from millpond.actors.jobs import options as job_options
 from millpond.actors.jobs import requests as jobs
 from millpond.actors.runtime import scheduler
-from millpond.actors.runtime.scheduler import SchedulerSettings
+from millpond.actors.runtime.scheduler import WAKES_MAX, SchedulerSettings
 from millpond.actors.runtime.supervisor import RestartPolicy
 from millpond.actors.store import catalog_copy, changes, compaction, group_commit, snapshot
 from millpond.actors.store.journal import segments
@@ -209,6 +209,7 @@ MEMORY: dict[str, Numbers] = {
 
 CHANNELS: dict[str, Numbers] = {
     "one channel's share of a turn": (_of(SchedulerSettings, "turn_messages"),),
+    "deadlines of channels, streams and connections in one turn of the event loop": (WAKES_MAX,),
     "TOUCH, NACK 30 with a delay": (channel.TOUCH_MS_MAX / 1000,) * 2,
     "`due` of a job": (jobs.DUE_S_MAX,),
     "`unique` of a job; the reason of a rejection": (

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import anyio
+import anyio.lowlevel
 import pytest
 import trio.testing
 
 from millpond.actors.messages import Ack, Attach, Attached, Batch, Get, GetAck, Mode, Put
-from millpond.actors.runtime.scheduler import LATER_MAX
+from millpond.actors.runtime.scheduler import LATER_MAX, WAKES_MAX
 from millpond.actors.store.changes import StoredMessage
 from tests.actors.recording_port import RecordingPort
 from tests.actors.runtime.harness import START_S, LateStore, RuntimeHarness
@@ -132,6 +133,59 @@ def test_a_cell_is_woken_at_its_earliest_deadline() -> None:
     assert [(each.name, each.woken) for each in runtime.spawned] == [(A, []), (B, [START_S + 4])]
     runtime.pass_time(1)
     assert runtime.spawned[0].woken == [START_S + 5]
+
+
+def many_due(runtime: RuntimeHarness, count: int) -> list[bytes]:
+    """So many cells that keep something; their deadlines pass in order, before START_S + 1."""
+    names = [b"%d" % number for number in range(count)]
+    for at, name in enumerate(names):
+        runtime.deadlines[name] = START_S + at / count
+        runtime.submit(name, RecordingPort(1), Put(1, 60, b""))
+    return names
+
+
+def woken(runtime: RuntimeHarness) -> list[bytes]:
+    return [each.name for each in runtime.spawned if each.woken]
+
+
+def test_deadlines_that_pass_together_are_woken_in_several_turns() -> None:
+    """The earliest first, and mail has its share of each turn."""
+    runtime, port = RuntimeHarness(), RecordingPort(1)
+    names = many_due(runtime, 2 * WAKES_MAX + 10)
+    runtime.submit(A, port, *gets(0, 1025))  # too much for two turns
+    runtime.now += 1
+    assert runtime.scheduler.turn(runtime.now)
+    assert (woken(runtime), len(runtime.ids(A))) == (names[:WAKES_MAX], 512)
+    assert runtime.scheduler.turn(runtime.now)
+    assert (woken(runtime), len(runtime.ids(A))) == (names[: 2 * WAKES_MAX], 1024)
+    assert not runtime.scheduler.turn(runtime.now)
+    assert (woken(runtime), len(runtime.ids(A))) == (names, 1025)
+
+
+def test_deadlines_that_have_not_passed_do_not_keep_the_scheduler_awake() -> None:
+    runtime = RuntimeHarness()
+    many_due(runtime, 2 * WAKES_MAX)
+    runtime.now += 0.5
+    turns = [runtime.scheduler.turn(runtime.now) for _ in range(3)]
+    assert len(woken(runtime)) == WAKES_MAX + 1
+    assert turns == [True, False, False]
+    assert runtime.scheduler.timers.next_at > runtime.now
+
+
+async def test_other_tasks_run_while_many_deadlines_pass() -> None:
+    runtime = RuntimeHarness()
+    count = 4 * WAKES_MAX
+    many_due(runtime, count)
+    runtime.now += 1
+    seen: list[int] = []
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(runtime.scheduler.run)
+            while not seen or seen[-1] < count:
+                await anyio.lowlevel.checkpoint()
+                seen.append(len(woken(runtime)))
+            tasks.cancel_scope.cancel()
+    assert len({each for each in seen if 0 < each < count}) >= 2
 
 
 def test_an_empty_cell_without_connections_is_forgotten() -> None:
