@@ -48,6 +48,8 @@ OVERSLEEP_SHARE = 0.2
 """The share of worlds that oversleep."""
 TTL_SHARE = 0.3
 """The share of worlds in which jobs have a ttl, and of those with a short default."""
+OPERATED_SHARE = 0.5
+"""The share of worlds whose queues have limits, priorities and pauses."""
 TTL_SHORT_S = 4
 RUSH_SETTINGS = {
     "segment_bytes": 2**14,
@@ -109,7 +111,7 @@ def draw(seed: int) -> Plan:
         forgets=rng.random() < 0.05,
         oversleeps=oversleeps,
     )
-    plan = with_ttls(seed, plan)
+    plan = with_operators(seed, with_ttls(seed, plan))
     if kind == "channels" and not oversleeps:
         plan = with_rush(seed, plan)
     return with_tees(seed, plan) if has_tees(seed) else plan
@@ -123,6 +125,19 @@ def with_ttls(seed: int, plan: Plan) -> Plan:
     if rng.random() < TTL_SHARE:
         plan = replace(plan, settings={**plan.settings, "ttl_default_s": TTL_SHORT_S})
     return plan
+
+
+def with_operators(seed: int, plan: Plan) -> Plan:
+    """Perhaps: limits and pauses of its queues change."""
+    if Random(f"operators {seed}").random() >= OPERATED_SHARE:
+        return plan
+    jobs = (
+        replace(
+            each, is_operated=True, jobs=max(12, each.jobs), work_s=max(0.3, each.work_s), gap_s=0.0
+        )
+        for each in plan.jobs
+    )
+    return replace(plan, jobs=tuple(jobs))
 
 
 def with_rush(seed: int, plan: Plan) -> Plan:

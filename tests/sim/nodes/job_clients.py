@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -16,6 +18,7 @@ from millpond.node.client.settings import SimulatedSettings
 from millpond.node.jobs.errors import JobCancelled, JobFailed, Reject, Retry
 from millpond.node.jobs.handle import Handle
 from millpond.node.jobs.job import Job
+from millpond.node.jobs.limits import Limits, RateLimit
 from millpond.node.jobs.queue import Queue
 from millpond.node.jobs.task import Backoff, Task
 from millpond.node.jobs.worker.outcome import AttemptResult
@@ -28,6 +31,7 @@ FOREVER_S = 1e6
 AGAIN_S = 0.5
 HANGS_S = 20.0
 UNIQUE_KEYS = 3
+LIMIT_KEYS = (b"", b"a", b"b")
 
 
 class JobProducer:
@@ -83,10 +87,14 @@ class JobProducer:
         due = rng.uniform(0.5, 15.0) if rng.random() < plan.due else None
         waits = unique is None and rng.random() < plan.waits
         ttl = rng.choice(plan.ttls) if len(plan.ttls) > 1 else plan.ttls[0]
+        ranked: dict[str, Any] = {}
+        if plan.is_operated:
+            chance = sim.rng(f"{self._who} {payload} ranked")
+            ranked = {"priority": chance.randrange(10), "limit_key": chance.choice(LIMIT_KEYS)}
         while True:
             try:
                 handle = await queue.put(
-                    payload, name="work", ttl=ttl, due=due, unique=unique, wait=waits
+                    payload, name="work", ttl=ttl, due=due, unique=unique, wait=waits, **ranked
                 )
             except RETRYABLE:
                 await anyio.sleep(AGAIN_S)
@@ -113,6 +121,49 @@ class JobProducer:
             await queue.cancel(job)
             sim = self._sim
             sim.record(ce.Cancelled(sim.now, self._who, self._plan.name, job))
+
+
+class QueueOperator:
+    """An operator, who sets limits of a queue and pauses it until the faults end."""
+
+    def __init__(self, sim: Simulation, plan: JobsPlan) -> None:
+        self._sim = sim
+        self._plan = plan
+        self._who = f"op-{plan.name}"
+        self._rng = sim.rng(self._who)
+
+    async def run(self) -> None:
+        """Change the settings; then resume the queue. Its limits stay."""
+        sim, plan = self._sim, self._plan
+        async with AsyncExitStack() as operating:
+            await operating.enter_async_context(sim.finishing(self._who))
+            url = sim.node(plan.node).url
+            async with Queue(url, plan.name, **_options(sim, plan, self._who)) as queue:
+                while not sim.is_calm:
+                    await self._set(self._change(queue))
+                    await anyio.sleep(self._rng.uniform(0.1, sim.plan.lasts_s / 6))
+                await self._set(queue.resume)
+
+    def _change(self, queue: Queue) -> Callable[[], Awaitable[object]]:
+        rng = self._rng
+        if rng.random() < 0.3:
+            return rng.choice((queue.pause, queue.resume))
+        limits = Limits(
+            concurrency=rng.choice((0, 1, 2)),
+            key_concurrency=rng.choice((0, 1)),
+            rate=rng.choice((0, 0, "1/s", RateLimit(2, 1.0, burst=1))),
+            ageing=rng.choice((0.0, 5.0)),
+        )
+        return partial(queue.set_limits, limits)
+
+    async def _set(self, change: Callable[[], Awaitable[object]]) -> None:
+        while True:
+            try:
+                await change()
+            except RETRYABLE:
+                await anyio.sleep(AGAIN_S)
+            else:
+                return
 
 
 class JobWorker:

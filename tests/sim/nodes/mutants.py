@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-Area = Literal["acks", "leases", "ttl", "journal", "reconnect", "tees", "streams", "subscriptions"]
+Area = Literal[
+    "acks", "leases", "ttl", "journal", "reconnect", "tees", "streams", "subscriptions", "limits"
+]
 
 
 class Mutant(NamedTuple):
@@ -18,6 +20,41 @@ class Mutant(NamedTuple):
 
 
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "one running job more",
+        "limits",
+        "actors/channels/queue_limits.py",
+        "        if settings.concurrency and self.running >= settings.concurrency:",
+        "        if settings.concurrency and self.running > settings.concurrency:",
+    ),
+    Mutant(
+        "one running job of a key more",
+        "limits",
+        "actors/channels/queue_limits.py",
+        "        if most and self._running_by_key.get(key, 0) >= most:",
+        "        if most and self._running_by_key.get(key, 0) > most:",
+    ),
+    Mutant(
+        "no token taken",
+        "limits",
+        "actors/channels/queue_limits.py",
+        "            self._buckets.take(settings.rate, now)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "paused queue pushes",
+        "limits",
+        "actors/channels/delivery_modes.py",
+        "        if self.is_stopped or self.is_paused:",
+        "        if self.is_stopped:",
+    ),
+    Mutant(
+        "ended job not counted down",
+        "limits",
+        "actors/channels/queue_limits.py",
+        "        self.running -= 1\n        key = self._keys.pop",
+        "        key = self._keys.pop",
+    ),
     Mutant(
         "ack not written",
         "acks",

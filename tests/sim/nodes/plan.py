@@ -119,6 +119,8 @@ class JobsPlan:
     unique: float
     cancels: float
     ttls: tuple[int, ...] = (0,)
+    is_operated: bool = False
+    """Jobs have priorities and limit keys; limits and pauses of the queue change."""
 
 
 @dataclass(frozen=True)

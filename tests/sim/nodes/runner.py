@@ -32,6 +32,7 @@ from tests.sim.nodes.checks import (
     jobs,
     kept,
     leases,
+    limits,
     mail,
     once,
     order,
@@ -44,7 +45,7 @@ from tests.sim.nodes.clients import Consumer, Producer, drain, inspect, joined
 from tests.sim.nodes.drawing import draw
 from tests.sim.nodes.fault_injector import FaultInjector
 from tests.sim.nodes.history import History
-from tests.sim.nodes.job_clients import JobProducer, JobWorker
+from tests.sim.nodes.job_clients import JobProducer, JobWorker, QueueOperator
 from tests.sim.nodes.livelock import CountingLoop
 from tests.sim.nodes.plan import Plan, StreamPlan
 from tests.sim.nodes.simulation import Simulation, Unending
@@ -64,6 +65,7 @@ CHECKS: dict[str, Check] = {
     "streams": streams.check,
     "subscriptions": subscriptions.check,
     "jobs": jobs.check,
+    "limits": limits.check,
     "mail": mail.check,
     "retries": retries.check,
     "tees": tees.check,
@@ -206,6 +208,8 @@ async def running_clients(sim: Simulation) -> AsyncIterator[TaskGroup]:
                 tasks.start_soon(Producer(sim, channel, producer).run)
         for work in sim.plan.jobs:
             tasks.start_soon(JobProducer(sim, work, tasks).run)
+            if work.is_operated:
+                tasks.start_soon(QueueOperator(sim, work).run)
             for number in range(work.workers):
                 tasks.start_soon(JobWorker(sim, work, number).run)
         for stream in sim.plan.streams:

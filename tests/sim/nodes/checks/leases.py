@@ -68,7 +68,7 @@ def _check(channel: ChannelHistory) -> Iterator[str]:
                 holder = held.get(id)
                 if holder is not None:
                     _shorten(channel, holder, requested.get((holder.conn, id), ()))
-                if holder is not None and _is_early(channel, holder, event.at):
+                if holder is not None and is_early(channel, holder, event.at):
                     whose = channel.connections[holder.conn].who
                     over_s = holder.until - clock.high(event.at)
                     text = f"{id} goes to {event.who} while {whose} has it for {over_s:.3f} s"
@@ -161,6 +161,6 @@ def _check_retry_delays(channel: ChannelHistory) -> Iterator[str]:
                 pass
 
 
-def _is_early(channel: ChannelHistory, holder: Holder, at: float) -> bool:
+def is_early(channel: ChannelHistory, holder: Holder, at: float) -> bool:
     """Also where the disk hung or failed (docs/internals/storage.md)."""
     return channel.clock.high(at) + SLACK_S < holder.until

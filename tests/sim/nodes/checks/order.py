@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from millpond.actors.messages import Durability, Mode
+from millpond.node.jobs.payload import decode_job
 from tests.sim.nodes import client_events as ce
 from tests.sim.nodes import events as e
 from tests.sim.nodes.history import ChannelHistory, History
@@ -13,8 +14,9 @@ from tests.sim.nodes.history import ChannelHistory, History
 
 def check(history: History) -> Iterator[str]:
     """PA-18, P2P-15: by id on each connection; ids by the order of the puts."""
-    for channel in history.channels.values():
-        yield from _check_pushes(channel)
+    ranked = {(each.node, f"jobs/{each.name}") for each in history.plan.jobs if each.is_operated}
+    for place, channel in history.channels.items():
+        yield from (_check_ranked if place in ranked else _check_pushes)(channel)
         yield from _check_ids(channel)
     yield from _check_producers(history)
 
@@ -49,6 +51,39 @@ def _check_pushes(channel: ChannelHistory) -> Iterator[str]:
                     yield channel.say(event, f"{id} is pushed after {before}")
                 known.add(id)
                 top[scope] = max(top.get(scope, 0), id)
+            case _:
+                pass
+
+
+def _check_ranked(channel: ChannelHistory) -> Iterator[str]:
+    """Jobs with priorities and limit keys: an older job is not behind one of the same or a lower
+    priority, however fast they age, unless the limit of its key holds it back."""
+    top: dict[tuple[int, bytes], int] = {}
+    moment: list[tuple[tuple[int, bytes], int]] = []
+    at, known = -1.0, set[int]()
+    late = {put.data for put in channel.of(e.Put) if put.due}
+    for event in channel.events:
+        match event:
+            case e.Boot():
+                top.clear()
+                moment.clear()
+            case e.Push(id=id) if event.data not in late:
+                if event.at != at:
+                    for rank, before in moment:
+                        top[rank] = max(top.get(rank, 0), before)
+                    at = event.at
+                    moment.clear()
+                job = decode_job(event.data)
+                behind = [
+                    before
+                    for (priority, key), before in top.items()
+                    if priority <= job.priority and job.limit_key in (b"", key)
+                ]
+                before = max(behind, default=0)
+                if id < before and id not in known and event.attempt < 2:
+                    yield channel.say(event, f"{id} is pushed after {before}")
+                known.add(id)
+                moment.append(((job.priority, job.limit_key), id))
             case _:
                 pass
 
