@@ -28,6 +28,8 @@ TAILS_AGE_S = 0.1
 """Spark asks up to a hundred times a second."""
 TAILS_AGE_OF_COST = 5.0
 """Answers that take long are good for longer, so that they take a part of the time."""
+TAILS_AGE_MAX_S = 0.5
+"""No answer is good for longer: one that waited for a node to come back cost nothing."""
 SIZES_AGE_S = 10.0
 
 
@@ -120,7 +122,8 @@ class Discovery:
         if identities != self._identities:  # the same object for the same ones: quickly compared
             self._identities = identities
         taken = self._now() - began
-        until = self._now() + max(age_s, TAILS_AGE_S, TAILS_AGE_OF_COST * taken)
+        tails_age_s = min(max(TAILS_AGE_S, TAILS_AGE_OF_COST * taken), TAILS_AGE_MAX_S)
+        until = self._now() + max(age_s, tails_age_s)
         found_ = _Answer(until, self._locations, rows, tails, self._identities)
         self._answers[details] = found_
         return found_

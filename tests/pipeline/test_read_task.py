@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -17,6 +18,7 @@ from millpond.pipeline.client.http_client import NodeClient
 from millpond.pipeline.client.s2_codec import encode_records
 from millpond.pipeline.errors import DataLost, PipelineError
 from millpond.pipeline.options import SourceOptions, sink_options, source_options
+from millpond.pipeline.spark.discovery import TAILS_AGE_MAX_S, Discovery
 from millpond.pipeline.spark.offsets import TopicPartition, from_nested, identities_of
 from millpond.pipeline.spark.planning import Bounds, Range, StreamPlan, batch_ranges, split
 from millpond.pipeline.spark.read_task import read_range
@@ -57,6 +59,20 @@ def count(
     plan: StreamPlan, start: dict[TopicPartition, int], end: dict[TopicPartition, int]
 ) -> int:
     return sum(batch.num_rows for each in plan.ranges(start, end) for batch in read_range(each))
+
+
+def test_tails_that_took_long_are_soon_asked_for_again(shared_node: NodeProcess) -> None:
+    """As from a node that was away: a query does not keep them for a multiple of that time."""
+    shared_node.make("again")
+    given = {"address": shared_node.address, "subscribe": "again"}
+    options = source_options(given, is_streaming=True)
+    moments = [0.0, 4.0, 4.0]  # as the first answer is asked for and comes
+    discovery = Discovery(options.nodes, options.subscription, lambda: moments.pop(0))
+    with closing(discovery):
+        assert list(discovery.tails().values()) == [0]
+        shared_node.fill("again", [b"x"])
+        moments += [4.0 + TAILS_AGE_MAX_S] * 3
+        assert list(discovery.tails().values()) == [1]
 
 
 def test_a_batch_reads_everything_once(shared_node: NodeProcess) -> None:

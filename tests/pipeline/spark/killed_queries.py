@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from millpond.pipeline.spark.discovery import TAILS_AGE_MAX_S
 from millpond.pipeline.spark.session import build_session
 from millpond.pipeline.state.formats import FORMATS
 from millpond.pipeline.state.job import JobOptions, open_table, run_job
@@ -65,6 +66,8 @@ def main(address: str, folder: Path) -> int:
             queries = [started(each) for each in starts]
             while True:
                 is_last = (folder / "stop").exists()
+                if is_last:  # a query may still have tails of before
+                    time.sleep(TAILS_AGE_MAX_S)
                 for number, query in enumerate(queries):
                     if is_last and query.isActive:
                         query.processAllAvailable()
