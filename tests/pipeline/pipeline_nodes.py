@@ -18,6 +18,7 @@ from millpond.pipeline.options import SourceOptions, sink_options, source_option
 from millpond.pipeline.spark.planning import batch_ranges
 from millpond.pipeline.spark.read_task import read_range
 from tests.fork_server import ForkedCommand
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 OFF = ("--ws", "off", "--s3p", "off", "--rustlog", "off")
@@ -43,7 +44,7 @@ class NodeProcess:
         self._words = words
         self.settings = settings or {}
         self._module = module
-        self._http = "127.0.0.1:0"
+        self._http = f"127.0.0.1:{free_port()}"
         self._process: subprocess.Popen[bytes] | None = None
         self.p2p = ""
 
