@@ -24,6 +24,7 @@ from millpond.node.replica.errors import (
     ObjectStoreAway,
     ObjectStoreRefuses,
 )
+from millpond.node.replica.objects import FORMAT
 
 FOLDER_SCHEME = "file"
 SCHEMES = (FOLDER_SCHEME, "s3", "s3a", "gs", "az", "abfs", "abfss")
@@ -89,10 +90,13 @@ def open_object_store(url: str) -> ObjectStore:
 
 class FolderObjects:
     """Objects as files in a folder, perhaps one of another machine. A file that is there is whole:
-    it is written beside, synced, and linked, which fails if there is one."""
+    it is written beside, synced, and linked, which fails if there is one. Once `format` was seen, a
+    folder without it is away: a mount point with nothing mounted, on the disk of this machine."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._is_replica = False
+        """`format` was seen."""
 
     def create(self, name: str, data: bytes) -> None:
         path = self._folder / name
@@ -102,6 +106,7 @@ class FolderObjects:
                 write_new(path, data, f".{token_hex(8)}{DRAFT}")
             except FileExistsError:
                 raise ObjectExists(name) from None
+        self._is_replica |= name == FORMAT
 
     def put_file(self, name: str, path: Path) -> None:
         target = self._folder / name
@@ -125,9 +130,11 @@ class FolderObjects:
     def get(self, name: str) -> bytes:
         with _told():
             try:
-                return (self._folder / name).read_bytes()
+                data = (self._folder / name).read_bytes()
             except (FileNotFoundError, NotADirectoryError):
                 raise NoObject(f"{name} is not there") from None
+        self._is_replica |= name == FORMAT
+        return data
 
     def get_file(self, name: str, path: Path, wrote: Callable[[bytes], None]) -> None:
         try:
@@ -178,6 +185,8 @@ class FolderObjects:
     def _make_parents(self, path: Path) -> None:
         if path.parent.is_dir():
             return
+        if self._is_replica and not (self._folder / FORMAT).is_file():
+            raise ObjectStoreAway(f"{self._folder} has no replica any more; is it mounted?")
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         for each in path.parents:
             sync_folder(each)

@@ -27,6 +27,7 @@ from millpond.node.replica.errors import BadReplica, Fenced, ObjectStoreAway, Ot
 from millpond.node.replica.object_store import FolderObjects
 from millpond.node.replica.objects import (
     BEAT,
+    FORMAT,
     JOURNAL,
     OWNER,
     Owner,
@@ -906,6 +907,30 @@ def test_drafts_of_a_kill_are_removed(tmp_path: Path) -> None:
     os.utime(tmp_path / "journal/1", (1000, 1000))
     assert objects.remove_drafts(3000.0) == 1
     assert sorted(each.name for each in (tmp_path / "journal").iterdir()) == [".2.new", "1"]
+
+
+@pytest.mark.parametrize("is_made", [True, False], ids=["made", "read"])
+def test_nothing_is_put_where_the_folder_is_mounted_no_more(tmp_path: Path, is_made: bool) -> None:
+    """What is acknowledged as replicated would be on the disk of this machine alone."""
+    folder, source = tmp_path / "mounted", tmp_path / "segment"
+    source.write_bytes(b"whole")
+    objects = FolderObjects(folder)
+    objects.create(FORMAT, b"{}")
+    objects.create("journal/1", b"one")
+    if not is_made:
+        objects = FolderObjects(folder)
+        objects.get(FORMAT)
+    folder.rename(tmp_path / "elsewhere")
+    for _ in range(2):
+        with pytest.raises(ObjectStoreAway, match="is it mounted"):
+            objects.create("journal/2", b"two")
+        with pytest.raises(ObjectStoreAway, match="is it mounted"):
+            objects.put_file("blob/66/66", source)
+        folder.mkdir(exist_ok=True)
+    folder.rmdir()
+    (tmp_path / "elsewhere").rename(folder)
+    objects.create("journal/2", b"two")
+    assert [each.name for each in objects.list("journal")] == ["journal/1", "journal/2"]
 
 
 async def test_an_object_store_may_be_away_for_days(
