@@ -911,7 +911,7 @@ def test_drafts_of_a_kill_are_removed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_made", [True, False], ids=["made", "read"])
 def test_nothing_is_put_where_the_folder_is_mounted_no_more(tmp_path: Path, is_made: bool) -> None:
-    """What is acknowledged as replicated would be on the disk of this machine alone."""
+    """An acknowledgement as replicated would mean the disk of this machine alone."""
     folder, source = tmp_path / "mounted", tmp_path / "segment"
     source.write_bytes(b"whole")
     objects = FolderObjects(folder)
