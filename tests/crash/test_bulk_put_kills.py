@@ -20,6 +20,8 @@ KILLS = 5
 LIFE_S = 0.1, 0.5
 SETTLED_S = 60.0
 JOBS = 300
+SPACE = "channel_bytes_max = 4294967296\nchannel_messages_max = 1000000\n"
+"""Room for all that five lives can take: a full channel would refuse a put."""
 QUIET = ("--ws", "off", "--s3p", "off", "--rustlog", "off", "--http", "off")
 
 
@@ -42,7 +44,12 @@ async def put(url: str, first: int, stored: list[int]) -> None:
 async def test_no_bulk_put_is_stored_in_part(tmp_path: Path) -> None:
     rng = Random(7)
     stored: list[int] = []
-    words = ("--data", str(tmp_path / "node"), "--durability", "disk", *QUIET)
+    config = tmp_path / "node.toml"
+    config.write_text(SPACE)
+    words = (
+        *("--config", str(config), "--data", str(tmp_path / "node")),
+        *("--durability", "disk", *QUIET),
+    )
     for life in range(KILLS):
         with serving(*words) as node, anyio.fail_after(SETTLED_S):
             async with anyio.create_task_group() as tasks:
