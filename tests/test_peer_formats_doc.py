@@ -6,7 +6,7 @@ from pathlib import Path
 
 from millpond.actors.positions import Position
 from millpond.actors.store.changes import Chunk
-from millpond.node.chat.history_cipher import LOGS, HistoryCipher, place
+from millpond.node.chat.history_cipher import LOGS, HistoryCipher, location
 from millpond.node.peers.card import ContactCard, decode_card, encode_card
 from millpond.node.peers.data_key import DataKey, FolderState, encode_data_key, read_data_key
 from millpond.node.peers.delivery_proof import delivery_key, delivery_proof
@@ -82,6 +82,6 @@ def test_what_is_sealed_in_an_encrypted_folder(tmp_path: Path) -> None:
     assert sealed == key.seal(b"identity.key", ALICE.seed)
     ids, time = Position(int(TIME * 1000), 0), int(TIME * 1000)
     chunk = Chunk(7, 1, time, time, ids, ids, b"hi")
-    assert place(LOGS + b"bob", chunk).hex() == vector("place of a chunk")
+    assert location(LOGS + b"bob", chunk).hex() == vector("location of a chunk")
     stored = HistoryCipher(key).encrypted(LOGS + b"bob", chunk)
     assert stored.data.hex() == vector("its data `hi`")

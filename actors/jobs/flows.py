@@ -81,7 +81,7 @@ CHECKED_MAX = 1000
 """The jobs that one question to a channel asks for."""
 _FLOW, _STEP, _STATUS = b"flow\0", b"step\0", b"status\0"
 _NUMBER = Struct(">Q")
-_PLACE = Struct(">QH")
+_STEP_KEY = Struct(">QH")
 _PASSING = (
     Code.BUFFER_FULL,
     Code.STORAGE_FAILED,
@@ -669,4 +669,4 @@ def _flow_key(number: int) -> bytes:
 
 
 def _place_key(kind: bytes, number: int, at: int) -> bytes:
-    return kind + _PLACE.pack(number, at)
+    return kind + _STEP_KEY.pack(number, at)

@@ -13,7 +13,7 @@ from millpond.node.bench.drivers.p2p import Answer, P2pConnection
 from millpond.node.bench.load import leave_all
 from millpond.node.bench.payload import Payload
 from millpond.node.bench.scenarios import Idle, MemoryRow
-from millpond.node.bench.target import Target
+from millpond.node.bench.target import BenchTarget
 from millpond.node.bench.verify import Faults, Receipts
 from millpond.transports.p2p.handshake import Hello
 from millpond.transports.p2p.packets import encode
@@ -43,7 +43,7 @@ class MemoryResult(msgspec.Struct, frozen=True):
     ok: bool
 
 
-async def measure_memory(row: MemoryRow, target: Target) -> MemoryResult:
+async def measure_memory(row: MemoryRow, target: BenchTarget) -> MemoryResult:
     """The growth of the node's memory.
 
     Raises ConnectionLost, TimeoutError, and RequestError where the right `admin` is missing.
@@ -70,7 +70,7 @@ async def measure_memory(row: MemoryRow, target: Target) -> MemoryResult:
     )
 
 
-async def _settled_info(target: Target) -> dict[str, int]:
+async def _settled_info(target: BenchTarget) -> dict[str, int]:
     await anyio.sleep(SETTLE_S)
     return await target.info()
 
@@ -78,7 +78,7 @@ async def _settled_info(target: Target) -> dict[str, int]:
 class _IdleConnections:
     """Connections to channels of their own, which do what the row says; some stay open."""
 
-    def __init__(self, row: MemoryRow, target: Target) -> None:
+    def __init__(self, row: MemoryRow, target: BenchTarget) -> None:
         self.faults = Faults()
         self.kept: list[P2pConnection] = []
         self._row = row

@@ -14,7 +14,7 @@ from millpond.node.bench.drivers.p2p import Answer, P2pConnection
 from millpond.node.bench.load import CONNECT_S, SETTLE_S, Clocks, Run, dial_all, run_load
 from millpond.node.bench.payload import Payload
 from millpond.node.bench.scenarios import Kind, Load
-from millpond.node.bench.target import Target
+from millpond.node.bench.target import BenchTarget
 from millpond.node.bench.verify import Deliveries, Fault, Faults, Receipts
 from millpond.transports.p2p.handshake import Hello
 from millpond.transports.p2p.packets import PUT, encode
@@ -54,7 +54,7 @@ class LoadResult(msgspec.Struct, frozen=True):
     ok: bool
 
 
-async def measure(load: Load, target: Target, seconds: float, clocks: Clocks) -> LoadResult:
+async def measure(load: Load, target: BenchTarget, seconds: float, clocks: Clocks) -> LoadResult:
     """Run one load. Raises ConnectionLost and TimeoutError if it cannot start."""
     run = Run(clocks.now)
     count = 1 if load.kind is Kind.FANOUT else load.connections
@@ -100,7 +100,7 @@ class P2pWorkload:
     the last ones.
     """
 
-    def __init__(self, load: Load, number: int, target: Target, run: Run) -> None:
+    def __init__(self, load: Load, number: int, target: BenchTarget, run: Run) -> None:
         self._stored: list[tuple[int, bytes]] = []
         """Ids and contents of the messages that the node has to hold at the end."""
         self._kind = load.kind

@@ -25,7 +25,7 @@ INFO = 1
 PROBE = b"millpond!probe"
 
 
-class Target(msgspec.Struct, frozen=True):
+class BenchTarget(msgspec.Struct, frozen=True):
     """A node at `url`. `prefix` begins the names of the channels that are used there."""
 
     url: str

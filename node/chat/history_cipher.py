@@ -1,8 +1,8 @@
 """The encryption of chat histories on the disk, in a folder with a data key.
 
 It is below the stream: who may read the stream reads clear records, and the journal, the files and
-their copies have ciphertext. A chunk is sealed for its place: the sequences, times and ids of its
-records, and the name of the log.
+their copies have ciphertext. A chunk is sealed for its location: the sequences, times and ids of
+its records, and the name of the log.
 """
 
 from __future__ import annotations
@@ -44,21 +44,23 @@ class HistoryCipher:
         """The chunk with sealed data; one without data stays as it is."""
         if not chunk.data:
             return chunk
-        return msgspec.structs.replace(chunk, data=self._key.seal(place(name, chunk), chunk.data))
+        return msgspec.structs.replace(
+            chunk, data=self._key.seal(location(name, chunk), chunk.data)
+        )
 
     def decrypted(self, name: bytes, chunk: Chunk) -> Chunk | None:
-        """The chunk as it was; None: it was not sealed so, for this place."""
+        """The chunk as it was; None: it was not sealed so, for this location."""
         if not chunk.data:
             return chunk
         try:
-            data = self._key.unseal(place(name, chunk), chunk.data)
+            data = self._key.unseal(location(name, chunk), chunk.data)
         except CannotUnseal:
             return None
         return msgspec.structs.replace(chunk, data=data)
 
 
-def place(name: bytes, chunk: Chunk) -> bytes:
-    """The place of a chunk: `chunk/`, its bounds, and the name of the log."""
+def location(name: bytes, chunk: Chunk) -> bytes:
+    """The location of a chunk: `chunk/`, its bounds, and the name of the log."""
     bounds = _BOUNDS.pack(
         chunk.first,
         chunk.count,

@@ -22,7 +22,7 @@ from millpond.node.client.channel import DRAIN_S, Channel, ChannelConnection, Mo
 from millpond.node.client.events import Event
 from millpond.node.client.flow_limit import FlowLimit
 from millpond.node.client.idempotency import KeyCounter
-from millpond.node.client.link import Dial, Link, LinkSettings, Target
+from millpond.node.client.link import Dial, DialTarget, Link, LinkSettings
 from millpond.node.client.retry import ReconnectBackoff
 from millpond.node.client.session import Session
 from millpond.node.client.settings import (
@@ -131,7 +131,7 @@ def connect(
         unpredictable = rare.entropy or environment.entropy
         links = LinkSettings(
             targets=tuple(
-                Target(
+                DialTarget(
                     _dialling(rare.dialer, address, tls),
                     partial(_framing, address, hello, unpredictable),
                     str(address),

@@ -44,7 +44,7 @@ PING_TRIES = 2
 Dial = Callable[[TaskGroup, Session], Awaitable[None]]
 
 
-class Target(NamedTuple):
+class DialTarget(NamedTuple):
     """One address of the node, or of several that serve the same: how it is dialled, and framed."""
 
     dial: Dial
@@ -59,7 +59,7 @@ TEMPORARY_REFUSALS = (HelloCode.TOO_MANY_CONNECTIONS, HelloCode.STORAGE_FAILED, 
 class LinkSettings(msgspec.Struct, frozen=True):
     """Settings of a link: the addresses in their order, the HELLO, the timeouts in seconds."""
 
-    targets: tuple[Target, ...]
+    targets: tuple[DialTarget, ...]
     hello: Hello
     credentials: Credentials | None = None
     on_event: Callable[[Event], None] | None = None

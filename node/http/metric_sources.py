@@ -20,7 +20,7 @@ from millpond.transports.server.interface import ServerConnection
 from millpond.transports.server.memory_budget import MemoryBudget
 
 
-class Lag(msgspec.Struct):
+class LagTotals(msgspec.Struct):
     """The lag of consumers: of all of them together, and of the slowest one."""
 
     total: int = 0
@@ -42,8 +42,8 @@ class CellTotals(msgspec.Struct):
     consumers: int = 0
     credit: int = 0
     subscribers: int = 0
-    subscriber_lag: Lag = msgspec.field(default_factory=Lag)
-    group_lag: Lag = msgspec.field(default_factory=Lag)
+    subscriber_lag: LagTotals = msgspec.field(default_factory=LagTotals)
+    group_lag: LagTotals = msgspec.field(default_factory=LagTotals)
     job_records: int = 0
     job_record_bytes: int = 0
     quarantined: int = 0

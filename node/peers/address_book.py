@@ -25,8 +25,8 @@ from millpond.node.peers.errors import (
     DuplicatePeer,
     KeyChanged,
     PeerBlocked,
+    PeerNotFound,
     StaleCard,
-    UnknownPeer,
 )
 from millpond.node.peers.identity import public_key_of
 from millpond.node.peers.peer import (
@@ -59,10 +59,10 @@ __all__ = [
     "KeyChanged",
     "Peer",
     "PeerBlocked",
+    "PeerNotFound",
     "Pinned",
     "StaleCard",
     "Trust",
-    "UnknownPeer",
 ]
 
 
@@ -98,21 +98,21 @@ class _Peers:
         return self.by_name.get(unicodedata.normalize("NFC", name))
 
     def get(self, who: str) -> Peer:
-        """The peer of this name or id. Raises UnknownPeer."""
+        """The peer of this name or id. Raises PeerNotFound."""
         peer = self.by_public.get(public_key_of(who)) if is_peer_id(who) else self.named(who)
         if peer is None:
-            raise UnknownPeer(f"there is no peer {who!r}")
+            raise PeerNotFound(f"there is no peer {who!r}")
         return peer
 
     def accepted(self, publics: Iterable[bytes]) -> Peer:
-        """The first contact or relay with one of these keys. Raises UnknownPeer, PeerBlocked."""
+        """The first contact or relay with one of these keys. Raises PeerNotFound, PeerBlocked."""
         known = [self.by_public[each] for each in publics if each in self.by_public]
         for peer in known:
             if peer.trust not in UNACCEPTED:
                 return peer
         if known and known[0].trust is Trust.BLOCKED:
             raise PeerBlocked(known[0])
-        raise UnknownPeer("no earlier key of this peer is known")
+        raise PeerNotFound("no earlier key of this peer is known")
 
     def met_at(self, public: bytes, address: str, host_port: str) -> Peer | None:
         """The peer that shows the key `public` at `address`; None for a stranger.
@@ -284,7 +284,7 @@ class AddressBook:
 
         `predecessors` are its keys that have signed for the next one. The peer keeps its name, and
         is an added contact, or a relay if it was one; the old key stays in the book as blocked.
-        Raises UnknownPeer if none of the keys is that of a contact or a relay, PeerBlocked, and
+        Raises PeerNotFound if none of the keys is that of a contact or a relay, PeerBlocked, and
         the errors of `add`.
         """
         new = _checked(peer)
@@ -314,7 +314,7 @@ class AddressBook:
     def replace(self, who: str, peer: Peer) -> Peer:
         """Replace the peer `who` (a name or id) by `peer`.
 
-        Raises UnknownPeer, PeerBlocked (another process may have blocked the key just now), and
+        Raises PeerNotFound, PeerBlocked (another process may have blocked the key just now), and
         the errors of `add`.
         """
         new = _checked(peer)
@@ -329,23 +329,23 @@ class AddressBook:
         return new
 
     def remove(self, who: str) -> None:
-        """Remove a peer by name or id, even a blocked one. Raises UnknownPeer."""
+        """Remove a peer by name or id, even a blocked one. Raises PeerNotFound."""
         self._change(lambda peers: peers.without(peers.get(who)))
 
     def block(self, who: str) -> Peer:
-        """Block a key; it stays in the book. Raises UnknownPeer."""
+        """Block a key; it stays in the book. Raises PeerNotFound."""
         return self._set_trust(who, Trust.BLOCKED)
 
     def verify(self, who: str) -> Peer:
         """Mark the key of a contact as compared by a person.
 
         Name it by its id, so that no other key is meant than the one that was compared. Raises
-        UnknownPeer, PeerBlocked, and BadPeer for a peer that is no contact.
+        PeerNotFound, PeerBlocked, and BadPeer for a peer that is no contact.
         """
         return self._set_trust(who, Trust.VERIFIED)
 
     def make_relay(self, who: str) -> Peer:
-        """Make a peer a relay; it is no contact then. Raises UnknownPeer and PeerBlocked."""
+        """Make a peer a relay; it is no contact then. Raises PeerNotFound and PeerBlocked."""
         return self._set_trust(who, Trust.RELAY)
 
     def _set_trust(self, who: str, trust: Trust) -> Peer:
@@ -370,7 +370,7 @@ class AddressBook:
         another key, or one that is blocked; without it these raise KeyChanged and PeerBlocked. The
         old key stays in the book as blocked, under a name made of the old one.
         Raises KeyChanged also when the peer got another key since the book was read, and
-        UnknownPeer, BadPeer, DuplicatePeer, BookFull.
+        PeerNotFound, BadPeer, DuplicatePeer, BookFull.
         """
         seen = self._current().get(who)
         wanted = seen.public if public is None else public

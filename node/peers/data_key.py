@@ -9,9 +9,9 @@ So another passphrase is one small file that is replaced, and nothing is encrypt
     sealed HEX
 
 A sealed value is `01 | nonce12 | ChaCha20-Poly1305 of the clear value | tag16`. Authenticated with
-it is its place: the name of the file, or of the row or record, that it belongs to. The nonce is a
-keyed hash of the place and the clear value, so the same value in the same place is always sealed to
-the same bytes. docs/reference/peer-formats.md has vectors.
+it is its location: the name of the file, or of the row or record, that it belongs to. The nonce is
+a keyed hash of the location and the clear value, so the same value at the same location is always
+sealed to the same bytes. docs/reference/peer-formats.md has vectors.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class WrongPassphrase(DataKeyError):
 
 
 class CannotUnseal(Exception):
-    """Bytes that were not sealed with this key for this place."""
+    """Bytes that were not sealed with this key for this location."""
 
 
 class FolderState(Enum):
@@ -93,7 +93,7 @@ class ScryptCost(msgspec.Struct, frozen=True):
 
 
 class DataKey:
-    """A key that seals values for their place. `repr` does not show it."""
+    """A key that seals values for their location. `repr` does not show it."""
 
     __slots__ = ("_cipher", "_nonce_key", "secret")
 
@@ -105,15 +105,15 @@ class DataKey:
         self._cipher = ChaCha20Poly1305(secret)
         self._nonce_key = sha256(_NONCES + secret).digest()
 
-    def seal(self, place: bytes, clear: bytes) -> bytes:
+    def seal(self, location: bytes, clear: bytes) -> bytes:
         """The sealed form of a value."""
-        hashed = blake2b(len(place).to_bytes(4), key=self._nonce_key, digest_size=_NONCE_BYTES)
-        hashed.update(place)
+        hashed = blake2b(len(location).to_bytes(4), key=self._nonce_key, digest_size=_NONCE_BYTES)
+        hashed.update(location)
         hashed.update(clear)
         nonce = hashed.digest()
-        return SEALED_VERSION + nonce + self._cipher.encrypt(nonce, clear, _LABEL + place)
+        return SEALED_VERSION + nonce + self._cipher.encrypt(nonce, clear, _LABEL + location)
 
-    def unseal(self, place: bytes, sealed: bytes) -> bytes:
+    def unseal(self, location: bytes, sealed: bytes) -> bytes:
         """The clear value. Raises CannotUnseal."""
         from cryptography.exceptions import InvalidTag
 
@@ -121,7 +121,7 @@ class DataKey:
             raise CannotUnseal
         nonce, rest = sealed[1 : 1 + _NONCE_BYTES], sealed[1 + _NONCE_BYTES :]
         try:
-            return self._cipher.decrypt(nonce, rest, _LABEL + place)
+            return self._cipher.decrypt(nonce, rest, _LABEL + location)
         except InvalidTag:
             raise CannotUnseal from None
 
@@ -183,7 +183,7 @@ def read_data_key(folder: Path, passphrase: bytes) -> tuple[DataKey, FolderState
     wrapping = _wrapping_key(passphrase, bytes.fromhex(found["salt"].decode("ascii")), cost)
     try:
         sealed = bytes.fromhex(found["sealed"].decode("ascii"))
-        return DataKey(wrapping.unseal(_place(found["head"]), sealed)), state
+        return DataKey(wrapping.unseal(_location(found["head"]), sealed)), state
     except CannotUnseal:
         raise WrongPassphrase(
             f"{folder}: the passphrase is wrong (or {FILE_NAME} was changed)"
@@ -213,11 +213,11 @@ def encode_data_key(
     head = (
         f"{VERSION_LINE}\nstate {state.value}\nkdf scrypt {cost.n} {cost.r} {cost.p} {salt.hex()}\n"
     ).encode("ascii")
-    sealed = _wrapping_key(passphrase, salt, cost).seal(_place(head), key.secret)
+    sealed = _wrapping_key(passphrase, salt, cost).seal(_location(head), key.secret)
     return head + f"sealed {sealed.hex()}\n".encode("ascii")
 
 
-def _place(head: bytes) -> bytes:
+def _location(head: bytes) -> bytes:
     return f"{FILE_NAME}\n".encode("ascii") + head
 
 

@@ -5,7 +5,7 @@ AddressBookError
 +-- BookUnreadable  the file is damaged or not safe
 +-- BookFull
 +-- DuplicatePeer
-+-- UnknownPeer
++-- PeerNotFound
 +-- PeerBlocked
 +-- StaleCard       a card older than the known one, or made in the future
 `-- KeyChanged      a peer shows another key: never to be ignored
@@ -37,7 +37,7 @@ class DuplicatePeer(AddressBookError):
     """A name or key that another peer has."""
 
 
-class UnknownPeer(AddressBookError):
+class PeerNotFound(AddressBookError):
     """A name or key that no peer has."""
 
 

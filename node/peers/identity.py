@@ -7,7 +7,7 @@ The file is text, mode 0600, and is refused when anything in it is not as it sho
     secret 64 hexadecimal digits, the seed
 
 In a folder with a data key it begins with `millpond identity 2`, and the last line is `sealed` and
-the seed, sealed for the place `identity.key`, in hexadecimal digits.
+the seed, sealed for the location `identity.key`, in hexadecimal digits.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FILE_NAME = "identity.key"
 FILE_BYTES_MAX = 1024
 PEER_IDS_MAX = 1024
 """The most peer ids that are kept: a message asks for that of its sender several times."""
-_PLACE = FILE_NAME.encode()
+_LOCATION = FILE_NAME.encode()
 VERSION_LINE = "millpond identity 1"
 SEALED_LINE = "millpond identity 2"
 
@@ -208,7 +208,7 @@ def load_or_create(
 def _text(identity: Identity, key: DataKey | None) -> bytes:
     version, secret = VERSION_LINE, f"secret {identity.seed.hex()}"
     if key is not None:
-        version, secret = SEALED_LINE, f"sealed {key.seal(_PLACE, identity.seed).hex()}"
+        version, secret = SEALED_LINE, f"sealed {key.seal(_LOCATION, identity.seed).hex()}"
     lines = (version, f"public {identity.id}", secret, "")
     return "\n".join(lines).encode("ascii")
 
@@ -254,7 +254,7 @@ def _seed(version: str, line: str, path: Path, key: DataKey | None) -> bytes | N
     from millpond.node.peers.data_key import CannotUnseal
 
     try:
-        seed = key.unseal(_PLACE, value)
+        seed = key.unseal(_LOCATION, value)
     except CannotUnseal:
         return None
     return seed if word == "sealed" and len(seed) == KEY_BYTES else None

@@ -33,7 +33,7 @@ _SEALED_MIN = _HEAD_BYTES + _NONCE_BYTES + KEY_BYTES + 16
 SEALED_LINE = "millpond local key 2"
 _FILE = re.compile(rb"%s\nsecret ([0-9a-f]{64})\n" % VERSION_LINE.encode())
 _SEALED_FILE = re.compile(rb"%s\nsealed ([0-9a-f]{122})\n" % SEALED_LINE.encode())
-_PLACE = FILE_NAME.encode()
+_LOCATION = FILE_NAME.encode()
 
 
 class LocalKeyError(Exception):
@@ -108,7 +108,7 @@ def read_local_key(path: Path, key: DataKey | None) -> bytes:
         raise LocalKeyError(f"{path}: damaged, or not encrypted as the folder is")
     secret = bytes.fromhex(found[1].decode("ascii"))
     try:
-        return secret if key is None else key.unseal(_PLACE, secret)
+        return secret if key is None else key.unseal(_LOCATION, secret)
     except CannotUnseal:
         raise LocalKeyError(f"{path}: damaged") from None
 
@@ -121,4 +121,4 @@ def replace_local_key(path: Path, secret: bytes, key: DataKey | None) -> None:
 def _text(secret: bytes, key: DataKey | None) -> bytes:
     if key is None:
         return f"{VERSION_LINE}\nsecret {secret.hex()}\n".encode("ascii")
-    return f"{SEALED_LINE}\nsealed {key.seal(_PLACE, secret).hex()}\n".encode("ascii")
+    return f"{SEALED_LINE}\nsealed {key.seal(_LOCATION, secret).hex()}\n".encode("ascii")

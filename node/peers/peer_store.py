@@ -7,7 +7,7 @@ private halves of one-time prekeys (`private_slots`), and on a relay the deliver
 and the one-time prekeys of their owners. A change is durable when `write` returns; the changes of
 concurrent callers share one commit. Removed rows are overwritten (`secure_delete`).
 
-In a folder with a data key the states, which have private keys, are sealed for their place:
+In a folder with a data key the states, which have private keys, are sealed for their location:
 `peers.db/` and the peer's public key. So are private halves.
 """
 
@@ -134,7 +134,7 @@ def _states(rows: Iterable[tuple[bytes, bytes]], key: DataKey | None) -> dict[by
     """The states in rows, which are sealed with `key` if there is one. Raises CannotUnseal, and
     MsgspecError."""
     if key is not None:
-        rows = [(public, key.unseal(_place(public), state)) for public, state in rows]
+        rows = [(public, key.unseal(_location(public), state)) for public, state in rows]
     return {public: msgspec.msgpack.decode(state, type=PeerState) for public, state in rows}
 
 
@@ -211,7 +211,7 @@ class PeerStore:
         """The statement that stores the state of a peer."""
         encoded = msgspec.msgpack.encode(self.state(peer))
         if self.key is not None:
-            encoded = self.key.seal(_place(peer), encoded)
+            encoded = self.key.seal(_location(peer), encoded)
         return "INSERT OR REPLACE INTO peers VALUES (?, ?)", (peer, encoded)
 
     async def write(self, statements: Sequence[Statement]) -> None:
@@ -308,9 +308,9 @@ def rewrite_states(path: Path, key: DataKey, *, is_sealing: bool) -> None:
             for public, state in db.execute("SELECT public, state FROM peers").fetchall():
                 clear, is_sealed = state, False
                 with suppress(CannotUnseal):
-                    clear, is_sealed = key.unseal(_place(public), state), True
+                    clear, is_sealed = key.unseal(_location(public), state), True
                 if is_sealed is not is_sealing:
-                    new = key.seal(_place(public), clear) if is_sealing else clear
+                    new = key.seal(_location(public), clear) if is_sealing else clear
                     db.execute("UPDATE peers SET state = ? WHERE public = ?", (new, public))
             for row, data in db.execute("SELECT slot, data FROM one_time_prekeys").fetchall():
                 new = private_slots.rewritten(data, key, is_sealing=is_sealing)
@@ -324,5 +324,5 @@ def rewrite_states(path: Path, key: DataKey, *, is_sealing: bool) -> None:
         raise PeerStoreError(f"{path}: {error}") from error
 
 
-def _place(peer: bytes) -> bytes:
+def _location(peer: bytes) -> bytes:
     return b"peers.db/" + peer

@@ -368,13 +368,13 @@ def _text(private: bytes, prekey: SignedPrekey, key: DataKey | None) -> bytes:
     made, until = _ms(prekey.made_at), _ms(prekey.good_until)
     head = f"{VERSION_LINE}\nprivate {private.hex()}"
     if key is not None:
-        sealed = key.seal(_place(prekey.kid, made, until), private)
+        sealed = key.seal(_location(prekey.kid, made, until), private)
         head = f"{SEALED_LINE}\nsealed {sealed.hex()}"
     text = f"{head}\nmade {made}\nuntil {until}\n".encode("ascii")
     return text + f"check {sha256(text).hexdigest()}\n".encode("ascii")
 
 
-def _place(kid: bytes, made: int, until: int) -> bytes:
+def _location(kid: bytes, made: int, until: int) -> bytes:
     return f"prekeys/{kid.hex()} {made} {until}".encode("ascii")
 
 
@@ -389,7 +389,7 @@ def _parsed(path: Path, data: bytes, owner: Identity, key: DataKey | None) -> _P
         return None
     try:
         if key is not None:
-            private = key.unseal(_place(bytes.fromhex(path.stem), made, until), private)
+            private = key.unseal(_location(bytes.fromhex(path.stem), made, until), private)
     except (CannotUnseal, ValueError):
         return None
     if len(private) != KEY_BYTES:

@@ -52,7 +52,7 @@ def encode_slot(slot: PrivateSlot, key: DataKey | None) -> bytes:
     """The row of a slot, sealed with `key` if there is one."""
     form, private = _CLEAR, slot.private
     if key is not None:
-        form, private = _SEALED, key.seal(_place(slot.kid), slot.private)
+        form, private = _SEALED, key.seal(_location(slot.kid), slot.private)
     head = _HEAD.pack(
         form,
         slot.kid,
@@ -77,7 +77,7 @@ def decode_slot(data: bytes, key: DataKey | None) -> PrivateSlot | None:
         raise CannotUnseal
     private = data[_HEAD.size : _HEAD.size + (KEY_BYTES if key is None else _SEALED_BYTES)]
     if key is not None:
-        private = key.unseal(_place(kid), private)
+        private = key.unseal(_location(kid), private)
     return PrivateSlot(private, kid, *values)
 
 
@@ -90,5 +90,5 @@ def rewritten(data: bytes, key: DataKey, *, is_sealing: bool) -> bytes:
     return data
 
 
-def _place(kid: bytes) -> bytes:
+def _location(kid: bytes) -> bytes:
     return b"peers.db/one-time/" + kid

@@ -37,7 +37,7 @@ class OtherReplica(ReplicaError):
     """The prefix belongs to another node."""
 
 
-class Fenced(ReplicaError):
+class Superseded(ReplicaError):
     """Another process, of a later epoch, took over: this node must not ship, and serves no
     more."""
 

@@ -44,7 +44,7 @@ from millpond.node.replica.objects import (
     number_of,
     records_of,
 )
-from millpond.node.replica.shipping import POSITION_FILE, Position
+from millpond.node.replica.shipping import POSITION_FILE, ShippingPosition
 from millpond.node.replica.snapshots import manifests
 
 Progress = Callable[[int], None]
@@ -223,7 +223,7 @@ class ReplicaRestoration:
             for file in manifest.files:
                 self._fetch(file, progress)
             restored = self._replay(progress)
-            position = Position(manifest.node, history=manifest.history)
+            position = ShippingPosition(manifest.node, history=manifest.history)
             replace(self._target / POSITION_FILE, msgspec.json.encode(position))
             check()
         return restored

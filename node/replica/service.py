@@ -37,8 +37,8 @@ from millpond.node.replica.shipping import (
     ANSWER_S,
     POSITION_FILE,
     Opened,
-    Position,
     Shipper,
+    ShippingPosition,
     ShippingState,
 )
 from millpond.node.replica.snapshots import (
@@ -92,7 +92,7 @@ class ReplicaService:
         self._snapshots = snapshots
         self._path = Path(store.folder) / POSITION_FILE
         self._objects = open_object_store(settings.url)
-        self._stored: Position | None = None
+        self._stored: ShippingPosition | None = None
         self._threads = anyio.CapacityLimiter(THREADS_MAX)
         """Its own: requests that hang take no thread from the rest of the node."""
         self._snapshot_at = 0.0
@@ -118,11 +118,11 @@ class ReplicaService:
             ack_s=settings.ack_s,
         )
 
-    def _read_position(self) -> Position:
+    def _read_position(self) -> ShippingPosition:
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=Position)
+            return msgspec.json.decode(self._path.read_bytes(), type=ShippingPosition)
         except FileNotFoundError:
-            return Position(self._entropy(ID_BYTES))
+            return ShippingPosition(self._entropy(ID_BYTES))
         except msgspec.MsgspecError as exc:
             raise BadReplica(f"{self._path} is damaged: {exc}; remove it to begin anew") from exc
 
@@ -142,7 +142,7 @@ class ReplicaService:
         tasks.start_soon(self._run)
 
     async def _run(self) -> None:
-        """Raises Fenced, OtherReplica: the node ends."""
+        """Raises Superseded, OtherReplica: the node ends."""
         await self._keep_ids()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.shipper.run)

@@ -30,10 +30,10 @@ from millpond.actors.store.journal.format import encode_record
 from millpond.actors.store.recovery import JournalRest
 from millpond.node.replica.errors import (
     BadReplica,
-    Fenced,
     ObjectExists,
     ObjectStoreAway,
     ObjectStoreRefuses,
+    Superseded,
 )
 from millpond.node.replica.object_store import ObjectStore
 from millpond.node.replica.objects import (
@@ -95,7 +95,7 @@ class ShippingState(StrEnum):
     AWAY = "away"
 
 
-class Position(msgspec.Struct, frozen=True):
+class ShippingPosition(msgspec.Struct, frozen=True):
     """Where shipping stands, as the data folder keeps it now and then: the next number, the
     history, the lsn up to which records were shipped, and the salt of the run's journal. `node` is
     the id of the node in its replica, `run` that of the last run that was about to claim it, `runs`
@@ -160,7 +160,7 @@ class Shipper:
         self,
         objects: ObjectStore,
         claimant: Claimant,
-        position: Position,
+        position: ShippingPosition,
         *,
         lag_bytes_max: int,
         now: Callable[[], float],
@@ -284,7 +284,7 @@ class Shipper:
 
     async def run(self) -> None:
         """Claim the replica, and ship. A damaged object holds up shipping, not the node. Raises
-        Fenced, OtherReplica."""
+        Superseded, OtherReplica."""
         failures = 0
         while True:
             try:
@@ -301,7 +301,7 @@ class Shipper:
 
     async def beat(self) -> None:
         """Tell now and then that the owner is alive, and see whether it is the owner still: one
-        that has nothing to ship learns it here. Raises Fenced."""
+        that has nothing to ship learns it here. Raises Superseded."""
         while True:
             claim = self._claim
             if claim is not None:
@@ -433,7 +433,7 @@ class Shipper:
         if self._epoch and last.epoch > self._epoch:
             raise _fenced(last, self._epoch)
         if position.run or position.mark:
-            raise Fenced(
+            raise Superseded(
                 f"another process has shipped to this replica since this data folder did: it made "
                 f"{journal_name(last.number)} in epoch {last.epoch}; start this node with "
                 "--standby, or restore the replica into a new folder",
@@ -541,7 +541,7 @@ class Shipper:
         header = attempt.header
         try:
             await self._in_thread(partial(self._create, attempt))
-        except Fenced as exc:
+        except Superseded as exc:
             if exc.epoch > header.epoch:
                 raise
             if self._attempt is attempt:
@@ -618,9 +618,9 @@ def _parts(
     return parts
 
 
-def _fenced(there: JournalHeader, epoch: int) -> Fenced:
+def _fenced(there: JournalHeader, epoch: int) -> Superseded:
     """The error of an owner of `epoch`, where another one made an object."""
-    return Fenced(
+    return Superseded(
         f"another process ships to this replica since epoch {there.epoch}: it made "
         f"{journal_name(there.number)}, and this node, of epoch {epoch}, serves no more",
         there.epoch,

@@ -54,7 +54,7 @@ from millpond.node.replica.objects import (
 )
 from millpond.node.replica.ownership import Claimant, claim, last_header
 from millpond.node.replica.restoration import JournalCursor, ReplicaRestoration, writes_of
-from millpond.node.replica.shipping import ANSWER_S, POSITION_FILE, Position
+from millpond.node.replica.shipping import ANSWER_S, POSITION_FILE, ShippingPosition
 
 log = logging.getLogger(__name__)
 
@@ -283,7 +283,9 @@ class Standby:
             return False
         log.warning("standby takes over: epoch=%d number=%d", found.epoch, found.number)
         self._close()
-        position = Position(node, header.number + 1, header.history, lsn, mark=header.digest)
+        position = ShippingPosition(
+            node, header.number + 1, header.history, lsn, mark=header.digest
+        )
         replace(self._copy / POSITION_FILE, msgspec.json.encode(position))
         self._install()
         return True
@@ -308,17 +310,17 @@ class Standby:
             return self._has_founded(position)
         return last.digest == position.mark or last.run in (position.run, *position.runs)
 
-    def _own_position(self) -> Position | None:
+    def _own_position(self) -> ShippingPosition | None:
         try:
             data = (self._folder / POSITION_FILE).read_bytes()
         except FileNotFoundError:
             return None
         try:
-            return msgspec.json.decode(data, type=Position)
+            return msgspec.json.decode(data, type=ShippingPosition)
         except msgspec.MsgspecError:
             return None
 
-    def _has_founded(self, position: Position) -> bool:
+    def _has_founded(self, position: ShippingPosition) -> bool:
         try:
             return decode_format(self._objects.get(FORMAT)).node == position.node
         except NoObject:
@@ -326,7 +328,7 @@ class Standby:
 
     def _found(self) -> bool:
         """Begin a replica where there is none. False: another standby did."""
-        position = self._own_position() or Position(self._entropy(ID_BYTES))
+        position = self._own_position() or ShippingPosition(self._entropy(ID_BYTES))
         # Before the replica has the id: nobody else could go on with that.
         replace(self._folder / POSITION_FILE, msgspec.json.encode(position))
         try:

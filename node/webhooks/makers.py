@@ -19,7 +19,7 @@ from millpond.node.peers.data_key import CannotUnseal, DataKey
 from millpond.transports.server.interface import Principal
 
 _LABEL = b"millpond makers of subscriptions 1\0"
-_PLACE = b"maker"
+_LOCATION = b"maker"
 _KNOWN_MAX = 10_000
 Scope = tuple[str, ...] | None
 
@@ -56,7 +56,7 @@ class Makers:
             principal.listener,
             principal.certificate,
         )
-        return self._key.seal(_PLACE, _encode(shown))
+        return self._key.seal(_LOCATION, _encode(shown))
 
     def scope_of(self, maker: Maker) -> Scope:
         """The streams that a maker may read now, as patterns; None: all that are not private."""
@@ -65,7 +65,7 @@ class Makers:
         principal = self._known.get(maker.credentials)
         if principal is None:
             try:
-                shown = _decode(self._key.unseal(_PLACE, maker.credentials))
+                shown = _decode(self._key.unseal(_LOCATION, maker.credentials))
             except CannotUnseal:
                 return ()
             principal = Principal(

@@ -31,7 +31,7 @@ from millpond.node.bench.drivers.p2p import Answer, P2pConnection
 from millpond.node.bench.own_node import cpu_of, file_system
 from millpond.node.bench.payload import Payload
 from millpond.node.bench.results import Latencies
-from millpond.node.bench.target import Target
+from millpond.node.bench.target import BenchTarget
 from millpond.node.bench.verify import Fault, Faults
 from millpond.node.client.url import parse_url
 from millpond.transports.p2p.handshake import Hello
@@ -83,7 +83,7 @@ class Server:
             raise RuntimeError("the node did not start")
         self.restart_s = time.perf_counter() - began
         url = f"tcp://{json.loads(line)['listeners']['p2p']}"
-        self.target = Target(url, parse_url(url), b"live")
+        self.target = BenchTarget(url, parse_url(url), b"live")
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> float:
         """End the node; the seconds that took."""
@@ -137,7 +137,7 @@ class Server:
 class RequestConnection:
     """A connection that sends some packets, and waits for as many answers."""
 
-    def __init__(self, target: Target, channel: int, faults: Faults) -> None:
+    def __init__(self, target: BenchTarget, channel: int, faults: Faults) -> None:
         hello = Hello(channel=target.channel(channel), role=Role.BOTH, want_push=False)
         self._connection: P2pConnection = target.connection(hello, faults, lambda: None)
         self._connection.on_answers = self._take
@@ -173,7 +173,7 @@ class RequestConnection:
             self._complete.set()
 
 
-async def fill(target: Target, channels: int, each: int, size: int, faults: Faults) -> None:
+async def fill(target: BenchTarget, channels: int, each: int, size: int, faults: Faults) -> None:
     """Put `each` messages into every channel, on a connection for each."""
     numbers = iter(range(channels))
 
@@ -195,7 +195,9 @@ async def fill(target: Target, channels: int, each: int, size: int, faults: Faul
         tasks.cancel_scope.cancel()
 
 
-async def read_channel(target: Target, number: int, each: int, size: int, faults: Faults) -> float:
+async def read_channel(
+    target: BenchTarget, number: int, each: int, size: int, faults: Faults
+) -> float:
     """Connect to a channel, list it, and read it; the seconds until it was listed."""
     async with anyio.create_task_group() as tasks:
         began = time.perf_counter()
@@ -217,7 +219,7 @@ async def read_channel(target: Target, number: int, each: int, size: int, faults
 
 
 async def read_channels(
-    target: Target, numbers: list[int], each: int, size: int, faults: Faults
+    target: BenchTarget, numbers: list[int], each: int, size: int, faults: Faults
 ) -> dict[str, float]:
     """One after the other; milliseconds from connecting to the answer of LIST."""
     latencies = Latencies()

@@ -21,7 +21,7 @@ from millpond.node.bench.p2p_load import LoadResult, measure
 from millpond.node.bench.payload import SIZE_MIN, Payload
 from millpond.node.bench.results import Latencies
 from millpond.node.bench.scenarios import Kind, Load, rows
-from millpond.node.bench.target import Target
+from millpond.node.bench.target import BenchTarget
 from millpond.node.bench.verify import Deliveries, Fault, Faults, Receipts
 from millpond.node.cli.main import main
 from millpond.node.client.url import parse_url
@@ -209,7 +209,7 @@ class Distorted(LengthPrefixed):
         return self.distort(super().feed(data))
 
 
-class Faulty(Target, frozen=True, kw_only=True):
+class Faulty(BenchTarget, frozen=True, kw_only=True):
     """A node that treats every 100th packet of a type in a wrong way."""
 
     packet_type: int
@@ -296,7 +296,7 @@ async def test_a_load_goes_on_until_the_first_answer():
         Config(p2p="127.0.0.1:0", ws="off", s3p="off", rustlog="off", http="off")
     ) as node:
         url = f"tcp://{node.listeners['p2p']}"
-        target = Target(url, parse_url(url), b"test")
+        target = BenchTarget(url, parse_url(url), b"test")
         result = await measure(Load(Kind.PUT, 1, 1, 64), target, 0.0, clocks)
     assert result.ok and result.count > 0, result.first_fault
 

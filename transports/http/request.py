@@ -344,14 +344,14 @@ class Request:
         only send.
         """
         results: list[T] = []
-        carrier = _ExceptionCarrier()
+        kept = _KeptException()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._watch, tasks.cancel_scope)
-            with carrier:
+            with kept:
                 results.append(await run())
             tasks.cancel_scope.cancel()
-        if carrier.failure is not None:
-            raise carrier.failure
+        if kept.failure is not None:
+            raise kept.failure
         if not results:
             raise ClientGone
         return results[0]
@@ -403,7 +403,7 @@ async def receive_nothing() -> Message:
     return {"type": "http.disconnect"}
 
 
-class _ExceptionCarrier:
+class _KeptException:
     """A block that carries an exception out of a task group, which would wrap it."""
 
     def __init__(self) -> None:

@@ -34,7 +34,7 @@ from millpond.transports.rustlog.binary_messages import (
 )
 from millpond.transports.rustlog.decoder import NO_MEMORY_IN_BINARY, DecodedRequest
 from millpond.transports.rustlog.group_fetch import GroupFetch
-from millpond.transports.rustlog.metrics import ConnectionMetrics, Lag
+from millpond.transports.rustlog.metrics import ConnectionMetrics, GroupLag
 from millpond.transports.rustlog.responses import error_of
 from millpond.transports.rustlog.rights import is_allowed
 from millpond.transports.rustlog.scatter import Answers
@@ -312,7 +312,7 @@ class BinaryRequests:
             return
         self._topics.describe(framed, name, count, partial(_watermarks, topic, count))
 
-    def _encode_metrics(self, lags: list[Lag]) -> bytes:
+    def _encode_metrics(self, lags: list[GroupLag]) -> bytes:
         """RB-28."""
         return encode_response(MetricsText(self._node.rustlog_metrics.prometheus(lags)))
 

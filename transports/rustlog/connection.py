@@ -29,7 +29,7 @@ from millpond.transports.rustlog.codec import (
 )
 from millpond.transports.rustlog.decoder import NO_MEMORY, DecodedRequest, Decoder
 from millpond.transports.rustlog.json_fallback import DecodedJson
-from millpond.transports.rustlog.metrics import ConnectionMetrics, Lag
+from millpond.transports.rustlog.metrics import ConnectionMetrics, GroupLag
 from millpond.transports.rustlog.responses import (
     NOT_CREATED,
     TO_STREAM,
@@ -330,7 +330,7 @@ class RustlogProtocol:
     def _fetch_metrics(self, request: r.MetricsFetch) -> None:
         metrics = self._node.rustlog_metrics
 
-        def encode(lags: list[Lag]) -> bytes:
+        def encode(lags: list[GroupLag]) -> bytes:
             return encode_response(
                 r.MetricsFetchResponse(metrics.values(lags), metrics.prometheus(lags))
             )

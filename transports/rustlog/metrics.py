@@ -76,7 +76,7 @@ class Reclaimed(msgspec.Struct, frozen=True, gc=False):
     bytes: int = 0
 
 
-class Lag(msgspec.Struct, frozen=True, gc=False):
+class GroupLag(msgspec.Struct, frozen=True, gc=False):
     """The number of records between the committed offset of a group and the end of a partition."""
 
     topic: str
@@ -141,7 +141,7 @@ class RustlogMetrics:
             del partitions[next(iter(partitions))]
         partitions[key] = None
 
-    def values(self, lags: Iterable[Lag]) -> dict[str, Any]:
+    def values(self, lags: Iterable[GroupLag]) -> dict[str, Any]:
         """All of them by their names (RLA-25)."""
         return {
             **self._counters(),
@@ -150,7 +150,7 @@ class RustlogMetrics:
             "consumer_lag": list(lags),
         }
 
-    def prometheus(self, lags: Iterable[Lag]) -> str:
+    def prometheus(self, lags: Iterable[GroupLag]) -> str:
         """The same in Prometheus's text format (RB-28)."""
         lines = []
         for name, value in self._counters().items():

@@ -11,7 +11,7 @@ from millpond.actors.streams.messages import StreamDescription
 from millpond.transports.rustlog import messages as r
 from millpond.transports.rustlog.codec import ENVELOPE_BYTES, encode_response
 from millpond.transports.rustlog.json_fallback import DecodedJson
-from millpond.transports.rustlog.metrics import Lag
+from millpond.transports.rustlog.metrics import GroupLag
 from millpond.transports.rustlog.scatter import Answers
 
 TOPIC_ROW_BYTES = 40
@@ -69,10 +69,12 @@ def out_of_range(offset: int, failed: StreamFailed) -> r.Error:
     return r.Error(r.OFFSET_OUT_OF_RANGE, f"Offset {offset} out of range", details)
 
 
-def lags_of(partitions: Sequence[tuple[str, int]], answers: Answers) -> list[Lag]:
+def lags_of(partitions: Sequence[tuple[str, int]], answers: Answers) -> list[GroupLag]:
     """The lag of each group, in the order of topics, partitions and groups."""
     lags = [
-        Lag(*partitions[index], group.decode(errors="replace"), max(found.info.tail - offset, 0))
+        GroupLag(
+            *partitions[index], group.decode(errors="replace"), max(found.info.tail - offset, 0)
+        )
         for index, found in answers.items()
         if isinstance(found, StreamDescription)
         for group, offset in found.info.groups.items()

@@ -10,7 +10,7 @@ from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import TOPICS
 from millpond.transports.rustlog.decoder import DecodedRequest
 from millpond.transports.rustlog.messages import DescribeTopic, MetricsFetch
-from millpond.transports.rustlog.metrics import Lag, RustlogMetrics
+from millpond.transports.rustlog.metrics import GroupLag, RustlogMetrics
 from millpond.transports.rustlog.responses import lags_of
 from millpond.transports.rustlog.scatter import Answers, ScatterGather
 from millpond.transports.server.interface import NodeServices
@@ -87,7 +87,9 @@ class TopicRequests:
         used = [each for each in range(count) if directory.is_created(names[each])]
         self._gather(request, [names[each] for each in used], lambda found: encode(used, found))
 
-    def fetch_lags(self, request: DecodedRequest, encode: Callable[[list[Lag]], bytes]) -> None:
+    def fetch_lags(
+        self, request: DecodedRequest, encode: Callable[[list[GroupLag]], bytes]
+    ) -> None:
         """Ask the partitions that groups read for the lag of these."""
         self._node.batcher.submit_all()
         latest = [*islice(reversed(self._metrics.group_partitions), LAG_PARTITIONS_MAX)]

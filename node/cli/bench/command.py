@@ -23,7 +23,7 @@ from millpond.node.bench.own_node import NodeNotReady, OwnNode, on_disk, own_nod
 from millpond.node.bench.p2p_load import LoadResult, measure
 from millpond.node.bench.payload import SIZE_MIN
 from millpond.node.bench.scenarios import CHANNELS, PIPELINE_MAX, Load, MemoryRow, Row, rows
-from millpond.node.bench.target import Target
+from millpond.node.bench.target import BenchTarget
 from millpond.node.cli.bench import jobs as bench_jobs
 from millpond.node.cli.bench import state as bench_state
 from millpond.node.cli.bench import store as bench_store
@@ -264,13 +264,13 @@ def _store(args: argparse.Namespace) -> Iterator[tuple[str, ...]]:
         yield on_disk(data, durability)
 
 
-def _target(where: argparse.Namespace) -> Target:
+def _target(where: argparse.Namespace) -> BenchTarget:
     token = read_token(where.token_file)
     address = parse_url(where.connect)
     is_exposed = not (address.secure or is_loopback(address.host))
     if token is not None and is_exposed and not where.allow_plain:
         raise usage_error("no token is sent to another machine without TLS; see --allow-plain")
-    return Target(
+    return BenchTarget(
         where.connect,
         address,
         prefix=b"bench/" + secrets.token_hex(6).encode(),
@@ -279,7 +279,7 @@ def _target(where: argparse.Namespace) -> Target:
     )
 
 
-def _run_in_loop(row: Row, node: OwnNode, target: Target, duration_s: float) -> Result:
+def _run_in_loop(row: Row, node: OwnNode, target: BenchTarget, duration_s: float) -> Result:
     options = {"use_uvloop": find_spec("uvloop") is not None}
     match row:
         case Load():

@@ -31,7 +31,7 @@ from millpond.node.peers.address_book import (
     KeyChanged,
     Peer,
     PeerBlocked,
-    UnknownPeer,
+    PeerNotFound,
 )
 from millpond.node.peers.address_book_file import BookBusy
 from millpond.node.peers.card import BadCard, ContactCard, decode_card, local_addresses
@@ -136,10 +136,10 @@ def open_address_book(folder: Path, *, to_change: bool = False) -> AddressBook:
 
 
 def get_peer(book: AddressBook, text: str) -> Peer:
-    """The peer of this name or id. Raises UnknownPeer."""
+    """The peer of this name or id. Raises PeerNotFound."""
     peer = book.resolve(text)
     if peer is None:
-        raise UnknownPeer(f"there is no peer {text!r}; `millpond peer ls` lists them")
+        raise PeerNotFound(f"there is no peer {text!r}; `millpond peer ls` lists them")
     return peer
 
 
@@ -249,7 +249,7 @@ def _explained(folder: Path) -> Iterator[None]:
     except PeerBlocked as exc:
         text = f"{exc}; to accept it again: millpond keys trust {quote(exc.peer.name)} --replace"
         raise Failure(text) from exc
-    except (UnknownPeer, NoIdentity) as exc:
+    except (PeerNotFound, NoIdentity) as exc:
         raise Failure(str(exc), ExitCode.NOT_FOUND) from exc
     except (BadPeer, BadCard, BadPeerId, DataKeyError) as exc:
         raise usage_error(str(exc)) from exc

@@ -38,7 +38,7 @@ from millpond.node.late_modules import load_late_modules
 from millpond.node.log_handler import flush_log, set_up_logging, write_error
 from millpond.node.machine_memory import keep_freed_blocks
 from millpond.node.node import Node
-from millpond.node.replica.errors import Fenced, ReplicaError
+from millpond.node.replica.errors import ReplicaError, Superseded
 
 EPILOG = """\
 examples:
@@ -240,7 +240,7 @@ def run(args: argparse.Namespace) -> int:
             )
     except BaseExceptionGroup as group:
         match first_cause(group):
-            case Fenced() as exc:
+            case Superseded() as exc:
                 raise Failure(f"replica: {exc}", ExitCode.FENCED) from exc
             case ReplicaError() as exc:
                 raise Failure(f"replica {config.replica}: {exc}") from exc

@@ -24,8 +24,8 @@ from millpond.node.peers.address_book import (
     KeyChanged,
     Peer,
     PeerBlocked,
+    PeerNotFound,
     Trust,
-    UnknownPeer,
 )
 from millpond.node.peers.address_book_file import AddressBookFile, BookBusy
 from millpond.node.peers.address_book_toml import format_address_book, parse_address_book
@@ -121,9 +121,9 @@ def test_replace_and_remove(book: AddressBook) -> None:
     book.remove(peer().id)
     assert [each.name for each in book.peers] == ["carol"]
     for change in (book.remove, book.block, book.verify, book.make_relay, book.accept):
-        with pytest.raises(UnknownPeer):
+        with pytest.raises(PeerNotFound):
             change("bob")
-    with pytest.raises(UnknownPeer):
+    with pytest.raises(PeerNotFound):
         book.replace("bob", peer())
 
 

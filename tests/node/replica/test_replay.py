@@ -23,7 +23,7 @@ from millpond.actors.store.filesystem import Disk
 from millpond.actors.store.journal.writer import segment_path
 from millpond.actors.store.settings import StoreSettings
 from millpond.node.replica import shipping, snapshots
-from millpond.node.replica.errors import BadReplica, Fenced, ObjectStoreAway, OtherReplica
+from millpond.node.replica.errors import BadReplica, ObjectStoreAway, OtherReplica, Superseded
 from millpond.node.replica.object_store import FolderObjects
 from millpond.node.replica.objects import (
     BEAT,
@@ -39,7 +39,7 @@ from millpond.node.replica.objects import (
 )
 from millpond.node.replica.ownership import Claim, Claimant, last_header
 from millpond.node.replica.restoration import ReplicaRestoration, Restored, verify
-from millpond.node.replica.shipping import Opened, Position, Shipper, ShippingState
+from millpond.node.replica.shipping import Opened, Shipper, ShippingPosition, ShippingState
 from millpond.node.replica.snapshots import (
     SnapshotFacts,
     SnapshotPlace,
@@ -93,7 +93,7 @@ class Node:
         self,
         folder: Path,
         objects: MemoryObjects,
-        position: Position,
+        position: ShippingPosition,
         *,
         number: int = 0,
         settings: StoreSettings = SMALL,
@@ -184,7 +184,7 @@ async def test_what_was_shipped_is_restored(tmp_path: Path, seed: int) -> None:
     of the node, whose journal goes on in the same history."""
     rng = Random(seed)
     objects = MemoryObjects(rng, before=0.1, after=0.1)
-    position = Position(NODE)
+    position = ShippingPosition(NODE)
     traffic: Traffic | None = None
     for number in range(3):
         node = Node(tmp_path / "data", objects, position, number=number, settings=SOME)
@@ -226,7 +226,7 @@ async def test_what_was_shipped_is_restored(tmp_path: Path, seed: int) -> None:
 
 async def test_every_moment_can_be_restored(tmp_path: Path) -> None:
     objects = MemoryObjects()
-    node = Node(tmp_path / "data", objects, Position(NODE))
+    node = Node(tmp_path / "data", objects, ShippingPosition(NODE))
     traffic, moments = Traffic(node.run, Random(5)), dict[float, dict[bytes, object]]()
     async with node.shipping():
         await node.shipped()
@@ -251,7 +251,7 @@ async def test_every_moment_can_be_restored(tmp_path: Path) -> None:
 async def test_the_end_of_a_journal_that_was_lost_begins_a_history(tmp_path: Path) -> None:
     """A loss of power took records that were shipped: what follows does not come behind them."""
     objects = MemoryObjects()
-    node = Node(tmp_path / "data", objects, Position(NODE), settings=LAZY)
+    node = Node(tmp_path / "data", objects, ShippingPosition(NODE), settings=LAZY)
     traffic = Traffic(node.run, Random(2))
     async with node.shipping():
         await node.shipped()
@@ -285,29 +285,29 @@ async def test_the_end_of_a_journal_that_was_lost_begins_a_history(tmp_path: Pat
 
 async def test_a_later_owner_keeps_the_earlier_one_out(tmp_path: Path) -> None:
     objects = MemoryObjects()
-    first = Node(tmp_path / "a", objects, Position(NODE))
+    first = Node(tmp_path / "a", objects, ShippingPosition(NODE))
     traffic = Traffic(first.run, Random(1))
     with pytest.raises(ExceptionGroup) as caught:
         async with first.shipping():
             traffic.step()
             await first.shipped()
-            second = Node(tmp_path / "b", objects, Position(NODE), number=1)
+            second = Node(tmp_path / "b", objects, ShippingPosition(NODE), number=1)
             async with second.shipping():
                 await second.shipped()
                 traffic.step()
                 first.run.work()
                 await anyio.sleep(LIMIT_S)
-    assert isinstance(caught.value.exceptions[0], Fenced)
+    assert isinstance(caught.value.exceptions[0], Superseded)
     assert second.shipper.position.number == first.shipper.position.number + 1
     assert second.shipper.position.history == 2
 
 
 async def test_the_prefix_of_another_node_is_refused(tmp_path: Path) -> None:
     objects = MemoryObjects()
-    node = Node(tmp_path / "a", objects, Position(NODE))
+    node = Node(tmp_path / "a", objects, ShippingPosition(NODE))
     async with node.shipping():
         await node.shipped()
-    other = Node(tmp_path / "b", objects, Position(b"x" * 16), number=1, node=b"x" * 16)
+    other = Node(tmp_path / "b", objects, ShippingPosition(b"x" * 16), number=1, node=b"x" * 16)
     with pytest.raises(OtherReplica):
         await other.shipper.run()
 
@@ -316,7 +316,7 @@ async def test_an_object_store_that_is_away_holds_up_nobody(tmp_path: Path) -> N
     """The waiting journal is given up at its limit; a snapshot has it when the object store is
     back."""
     objects = MemoryObjects()
-    node = Node(tmp_path / "data", objects, Position(NODE), lag_bytes_max=20_000)
+    node = Node(tmp_path / "data", objects, ShippingPosition(NODE), lag_bytes_max=20_000)
     traffic = Traffic(node.run, Random(3))
     async with node.shipping() as shipper:
         await node.shipped()
@@ -340,7 +340,7 @@ async def test_an_object_store_that_is_away_holds_up_nobody(tmp_path: Path) -> N
 
 async def test_a_slow_object_store_slows_writers_down(tmp_path: Path) -> None:
     objects = MemoryObjects()
-    node = Node(tmp_path / "data", objects, Position(NODE), lag_bytes_max=1)
+    node = Node(tmp_path / "data", objects, ShippingPosition(NODE), lag_bytes_max=1)
     async with node.shipping() as shipper:
         await node.shipped()
         commit = node.run.store.write(QUEUES[0], [message(young_id())])
@@ -353,7 +353,7 @@ async def test_a_slow_object_store_slows_writers_down(tmp_path: Path) -> None:
 
 async def test_damage_is_named_and_refused(tmp_path: Path) -> None:
     objects = MemoryObjects()
-    node = Node(tmp_path / "data", objects, Position(NODE))
+    node = Node(tmp_path / "data", objects, ShippingPosition(NODE))
     traffic = Traffic(node.run, Random(1))
     async with node.shipping():
         await node.shipped()
@@ -394,7 +394,7 @@ async def test_damage_is_named_and_refused(tmp_path: Path) -> None:
 
 async def test_what_no_moment_needs_is_removed(tmp_path: Path) -> None:
     objects = MemoryObjects()
-    node = Node(tmp_path / "data", objects, Position(NODE))
+    node = Node(tmp_path / "data", objects, ShippingPosition(NODE))
     traffic = Traffic(node.run, Random(1))
     async with node.shipping():
         for _ in range(4):
@@ -421,7 +421,7 @@ async def test_what_waits_goes_in_objects_of_a_bounded_size(
 ) -> None:
     monkeypatch.setattr(shipping, "OBJECT_BYTES_MAX", 5000)
     objects = MemoryObjects()
-    node = Node(tmp_path / "data", objects, Position(NODE))
+    node = Node(tmp_path / "data", objects, ShippingPosition(NODE))
     traffic = Traffic(node.run, Random(1))
     async with node.shipping():
         await node.shipped()
@@ -444,7 +444,7 @@ async def test_old_beats_and_owners_are_removed(
     monkeypatch.setattr(shipping, "BEAT_S", 0.001)
     monkeypatch.setattr(snapshots, "OWNERS_KEPT", 2)
     objects = MemoryObjects()
-    position = Position(NODE)
+    position = ShippingPosition(NODE)
     for number in range(4):
         node = Node(tmp_path / "data", objects, position, number=number)
         async with node.shipping() as shipper, anyio.create_task_group() as tasks:
@@ -469,9 +469,9 @@ def _has_beaten(objects: MemoryObjects, times: int) -> bool:
 async def test_an_earlier_owner_that_was_faster_is_kept_out_next(tmp_path: Path) -> None:
     """It makes an object between the look at the journal's end and the claim's own object."""
     objects = MemoryObjects()
-    first = Node(tmp_path / "a", objects, Position(NODE))
+    first = Node(tmp_path / "a", objects, ShippingPosition(NODE))
     traffic = Traffic(first.run, Random(1))
-    second = Node(tmp_path / "b", objects, Position(NODE), number=1)
+    second = Node(tmp_path / "b", objects, ShippingPosition(NODE), number=1)
     second.run.write(QUEUES[0], message(young_id()))
     create, raced = objects.create, list[str]()
 
@@ -522,7 +522,7 @@ async def test_what_is_given_up_while_the_first_object_is_made_is_claimed_behind
 ) -> None:
     objects = StuckObjects()
     objects.is_stuck = True
-    node = Node(tmp_path / "data", objects, Position(NODE), lag_bytes_max=2000)
+    node = Node(tmp_path / "data", objects, ShippingPosition(NODE), lag_bytes_max=2000)
     traffic = Traffic(node.run, Random(3))
     async with node.shipping() as shipper:
         await until(objects.stuck.is_set, LIMIT_S)
@@ -546,7 +546,7 @@ async def test_an_object_store_that_never_answers_holds_up_nobody(
     """A folder of a machine that is gone: the system's call does not return."""
     monkeypatch.setattr(shipping, "ANSWER_S", 0.05)
     objects = StuckObjects()
-    node = Node(tmp_path / "data", objects, Position(NODE), lag_bytes_max=1)
+    node = Node(tmp_path / "data", objects, ShippingPosition(NODE), lag_bytes_max=1)
     async with node.shipping() as shipper:
         await node.shipped()
         node.snapshot()
@@ -582,13 +582,13 @@ async def test_a_claim_whose_first_object_an_earlier_owner_made_is_made_anew(
 ) -> None:
     """Also if the object store was away before that first object was tried again."""
     objects = PartedObjects()
-    first = Node(tmp_path / "a", objects, Position(NODE))
+    first = Node(tmp_path / "a", objects, ShippingPosition(NODE))
     traffic = Traffic(first.run, Random(1))
     with pytest.raises(ExceptionGroup) as caught:
         async with first.shipping():
             await first.shipped()
             objects.parted = b"%016d" % 1
-            second = Node(tmp_path / "b", objects, Position(NODE), number=1)
+            second = Node(tmp_path / "b", objects, ShippingPosition(NODE), number=1)
             async with second.shipping():
                 await until(lambda: second.shipper.error != "", LIMIT_S)
                 traffic.step()
@@ -599,7 +599,7 @@ async def test_a_claim_whose_first_object_an_earlier_owner_made_is_made_anew(
                 traffic.step()
                 first.run.work()
                 await anyio.sleep(LIMIT_S)
-    assert isinstance(caught.value.exceptions[0], Fenced)
+    assert isinstance(caught.value.exceptions[0], Superseded)
 
 
 async def test_an_owner_that_gave_up_does_not_claim_what_another_one_ships(
@@ -609,7 +609,7 @@ async def test_an_owner_that_gave_up_does_not_claim_what_another_one_ships(
     acknowledged would be lost."""
     objects, near = MemoryObjects(), MemoryObjects()
     near.kept = objects.kept
-    first = Node(tmp_path / "a", objects, Position(NODE), lag_bytes_max=20_000)
+    first = Node(tmp_path / "a", objects, ShippingPosition(NODE), lag_bytes_max=20_000)
     traffic = Traffic(first.run, Random(1))
     with pytest.raises(ExceptionGroup) as caught:
         async with first.shipping() as shipper:
@@ -618,12 +618,12 @@ async def test_an_owner_that_gave_up_does_not_claim_what_another_one_ships(
             while shipper.claim is not None:
                 traffic.step()
                 await anyio.sleep(0.001)
-            second = Node(tmp_path / "b", near, Position(NODE), number=1)
+            second = Node(tmp_path / "b", near, ShippingPosition(NODE), number=1)
             async with second.shipping():
                 await second.shipped()
                 objects.is_away = False
                 await until(lambda: shipper.claim is not None, LIMIT_S)
-    assert isinstance(caught.value.exceptions[0], Fenced)
+    assert isinstance(caught.value.exceptions[0], Superseded)
     assert second.shipper.claim is not None and second.shipper.claim.epoch == 2
 
 
@@ -632,11 +632,11 @@ async def test_a_node_that_gave_up_before_its_first_claim_does_not_claim_either(
 ) -> None:
     objects, near = MemoryObjects(), MemoryObjects()
     near.kept = objects.kept
-    second = Node(tmp_path / "b", near, Position(NODE), number=1)
+    second = Node(tmp_path / "b", near, ShippingPosition(NODE), number=1)
     async with second.shipping():
         await second.shipped()
     objects.is_away = True
-    earlier = Position(NODE, run=b"%016d" % 7)
+    earlier = ShippingPosition(NODE, run=b"%016d" % 7)
     first = Node(tmp_path / "a", objects, earlier, number=8, lag_bytes_max=2000)
     traffic = Traffic(first.run, Random(1))
     with pytest.raises(ExceptionGroup) as caught:
@@ -647,7 +647,7 @@ async def test_a_node_that_gave_up_before_its_first_claim_does_not_claim_either(
             assert shipper.lag_bytes < 2000  # what waited was given up
             objects.is_away = False
             await until(lambda: shipper.state is ShippingState.SHIPPING, LIMIT_S)
-    assert isinstance(caught.value.exceptions[0], Fenced)
+    assert isinstance(caught.value.exceptions[0], Superseded)
 
 
 async def test_a_restarted_owner_that_another_one_outran_does_not_claim_behind_it(
@@ -655,7 +655,7 @@ async def test_a_restarted_owner_that_another_one_outran_does_not_claim_behind_i
 ) -> None:
     """The other one has the lower epoch, made the next object first, and ships."""
     objects = PartedObjects()
-    begun = Node(tmp_path / "a", objects, Position(NODE))
+    begun = Node(tmp_path / "a", objects, ShippingPosition(NODE))
     async with begun.shipping():
         await begun.shipped()
     begun.run.close()
@@ -666,7 +666,7 @@ async def test_a_restarted_owner_that_another_one_outran_does_not_claim_behind_i
         async with again.shipping() as shipper:
             await until(lambda: shipper.error != "", LIMIT_S)
             assert shipper.claim is not None and shipper.claim.epoch == 3
-            other = Node(tmp_path / "b", objects, Position(NODE), number=1)
+            other = Node(tmp_path / "b", objects, ShippingPosition(NODE), number=1)
             claim = Claim(2, 1, last_header(objects))
             other.shipper.position, other.shipper._claim = (
                 replace(other.shipper.position, number=1, history=1),
@@ -676,7 +676,7 @@ async def test_a_restarted_owner_that_another_one_outran_does_not_claim_behind_i
             objects.create(journal_name(1), made.data)
             objects.parted = PartedObjects.parted
             await until(lambda: shipper.state is ShippingState.SHIPPING, LIMIT_S)
-    assert isinstance(caught.value.exceptions[0], Fenced)
+    assert isinstance(caught.value.exceptions[0], Superseded)
 
 
 async def test_an_owner_at_rest_learns_that_it_is_one_no_more(
@@ -685,19 +685,19 @@ async def test_an_owner_at_rest_learns_that_it_is_one_no_more(
     """Else it would acknowledge one more write."""
     monkeypatch.setattr(shipping, "BEAT_S", 0.001)
     objects = MemoryObjects()
-    first = Node(tmp_path / "a", objects, Position(NODE))
+    first = Node(tmp_path / "a", objects, ShippingPosition(NODE))
     with pytest.raises(ExceptionGroup) as caught:
         async with first.shipping() as shipper, anyio.create_task_group() as tasks:
             await first.shipped()
             tasks.start_soon(shipper.beat)
             objects.kept[owner_name(7)] = encode_json(Owner(7, NODE, b"r" * 16, 1, 0.0))
             await until(lambda: _has_beaten(objects, 9), LIMIT_S)  # which made no object yet
-            second = Node(tmp_path / "b", objects, Position(NODE), number=1)
+            second = Node(tmp_path / "b", objects, ShippingPosition(NODE), number=1)
             async with second.shipping():
                 await second.shipped()
                 await anyio.sleep(LIMIT_S)
     (inner,) = caught.value.exceptions
-    assert isinstance(inner, ExceptionGroup) and isinstance(inner.exceptions[0], Fenced)
+    assert isinstance(inner, ExceptionGroup) and isinstance(inner.exceptions[0], Superseded)
 
 
 async def test_what_a_crash_left_goes_in_objects_of_a_bounded_size(
@@ -706,7 +706,7 @@ async def test_what_a_crash_left_goes_in_objects_of_a_bounded_size(
     monkeypatch.setattr(shipping, "OBJECT_BYTES", 2000)
     monkeypatch.setattr(shipping, "OBJECT_BYTES_MAX", 5000)
     objects = MemoryObjects()
-    node = Node(tmp_path / "data", objects, Position(NODE), settings=LAZY)
+    node = Node(tmp_path / "data", objects, ShippingPosition(NODE), settings=LAZY)
     traffic = Traffic(node.run, Random(1))
     async with node.shipping():
         await node.shipped()
@@ -727,7 +727,7 @@ async def test_what_a_crash_left_goes_in_objects_of_a_bounded_size(
 
 async def test_beats_of_earlier_owners_are_removed(tmp_path: Path) -> None:
     objects = MemoryObjects()
-    node = Node(tmp_path / "data", objects, Position(NODE))
+    node = Node(tmp_path / "data", objects, ShippingPosition(NODE))
     async with node.shipping():
         await node.shipped()
         node.snapshot()
@@ -753,7 +753,7 @@ def test_a_blob_that_is_uploaded_again_counts_as_new(tmp_path: Path) -> None:
 async def test_runs_that_write_nothing_go_on_in_the_history(tmp_path: Path) -> None:
     """Each is killed once it has claimed the replica, before it knows where that stands."""
     objects = MemoryObjects()
-    position = Position(NODE)
+    position = ShippingPosition(NODE)
     for number in range(6):
         node = Node(tmp_path / "data", objects, position, number=number, settings=LAZY)
         async with node.shipping() as shipper:
@@ -770,14 +770,14 @@ async def test_runs_that_write_nothing_go_on_in_the_history(tmp_path: Path) -> N
 async def test_a_copy_of_the_folder_does_not_go_on_in_the_history(tmp_path: Path) -> None:
     """Both have the records so far, and each has its own behind them."""
     objects = MemoryObjects()
-    node = Node(tmp_path / "a", objects, Position(NODE), settings=LAZY)
+    node = Node(tmp_path / "a", objects, ShippingPosition(NODE), settings=LAZY)
     async with node.shipping():
         await node.shipped()
         node.run.write(QUEUES[0], message(young_id()))
         await node.shipped()
     node.run.close()
     copytree(tmp_path / "a", tmp_path / "b")
-    copy = Node(tmp_path / "b", objects, Position(NODE), number=1, settings=LAZY)
+    copy = Node(tmp_path / "b", objects, ShippingPosition(NODE), number=1, settings=LAZY)
     async with copy.shipping():
         await copy.shipped()
         copy.run.write(QUEUES[0], message(young_id() + 1))
@@ -785,14 +785,14 @@ async def test_a_copy_of_the_folder_does_not_go_on_in_the_history(tmp_path: Path
         assert copy.shipper.position.history == 1, "nothing tells them apart yet"
     copy.run.close()
     again = Node(tmp_path / "a", objects, node.shipper.position, number=2, settings=LAZY)
-    with pytest.raises(Fenced, match="--standby"):
+    with pytest.raises(Superseded, match="--standby"):
         await again.shipper.run()
     again.run.close()
 
 
 async def test_a_damaged_object_holds_up_shipping_and_not_the_node(tmp_path: Path) -> None:
     objects = MemoryObjects()
-    node = Node(tmp_path / "data", objects, Position(NODE))
+    node = Node(tmp_path / "data", objects, ShippingPosition(NODE))
     async with node.shipping():
         await node.shipped()
     last = journal_name(node.shipper.position.number - 1)
@@ -814,7 +814,7 @@ async def test_records_that_a_failing_segment_lost_begin_a_history(tmp_path: Pat
     node = Node(
         tmp_path / "data",
         objects,
-        Position(NODE),
+        ShippingPosition(NODE),
         durability=Durability.OS,
         disk=disk,
         settings=LAZY,
@@ -854,11 +854,11 @@ async def test_records_that_a_failing_segment_lost_begin_a_history(tmp_path: Pat
 async def test_an_owner_that_was_paused_makes_no_number_that_was_removed(tmp_path: Path) -> None:
     """For longer than anything is kept: its next number is the claim of the one after it."""
     objects = MemoryObjects()
-    first = Node(tmp_path / "a", objects, Position(NODE))
+    first = Node(tmp_path / "a", objects, ShippingPosition(NODE))
     async with first.shipping():
         await first.shipped()
         first.snapshot()
-    second = Node(tmp_path / "b", objects, Position(NODE), number=1)
+    second = Node(tmp_path / "b", objects, ShippingPosition(NODE), number=1)
     async with second.shipping():
         for _ in range(3):
             second.now += 1000
@@ -869,14 +869,14 @@ async def test_an_owner_that_was_paused_makes_no_number_that_was_removed(tmp_pat
         verify(objects, lambda size: None)
     second.run.close()
     first.run.write(QUEUES[0], message(young_id()))
-    with pytest.raises(Fenced):
+    with pytest.raises(Superseded):
         await first.shipper.run()
 
 
 async def test_a_moment_of_an_outage_can_be_restored(tmp_path: Path) -> None:
     """The object store was away, and has what was written then since it is back."""
     objects = MemoryObjects()
-    node = Node(tmp_path / "data", objects, Position(NODE))
+    node = Node(tmp_path / "data", objects, ShippingPosition(NODE))
     traffic, moments = Traffic(node.run, Random(5)), dict[float, dict[bytes, object]]()
     async with node.shipping():
         await node.shipped()
@@ -939,7 +939,7 @@ async def test_an_object_store_may_be_away_for_days(
     """After some thousand attempts the next one is made as before."""
     monkeypatch.setattr(shipping, "RETRY_S_MAX", 0.0)
     objects = MemoryObjects()
-    node = Node(tmp_path / "data", objects, Position(NODE))
+    node = Node(tmp_path / "data", objects, ShippingPosition(NODE))
     async with node.shipping():
         await node.shipped()
         objects.is_away = True
@@ -957,7 +957,9 @@ async def test_a_snapshot_that_ends_while_an_object_is_made_leaves_its_callers_t
     """Else they would wait for as long as the object store is away."""
     monkeypatch.setattr(shipping, "WATCH_S", 0.001)
     objects = StuckObjects()
-    node = Node(tmp_path / "data", objects, Position(NODE), durability=Durability.REPLICATED)
+    node = Node(
+        tmp_path / "data", objects, ShippingPosition(NODE), durability=Durability.REPLICATED
+    )
     node.shipper._refuse, node.shipper._ack_s = node.run.store.refuse_unreplicated, 5.0
     async with node.shipping() as shipper:
         await node.shipped()
@@ -983,7 +985,7 @@ async def test_a_history_that_continues_another_counts_only_if_its_claim_is_made
     """A claim that was given up is made anew as a break: without a snapshot nothing behind it can
     be restored, so nothing is replicated."""
     objects = PartedObjects()
-    first = Node(tmp_path / "a", objects, Position(NODE))
+    first = Node(tmp_path / "a", objects, ShippingPosition(NODE))
     async with first.shipping():
         await first.shipped()
         first.snapshot()
@@ -994,7 +996,7 @@ async def test_a_history_that_continues_another_counts_only_if_its_claim_is_made
     run.close()
     last = last_header(objects)
     assert last is not None
-    position = Position(NODE, last.number + 1, last.history, lsn, mark=last.digest)
+    position = ShippingPosition(NODE, last.number + 1, last.history, lsn, mark=last.digest)
     objects.parted = b"%016d" % 1
     second = Node(tmp_path / "b", objects, position, number=1, lag_bytes_max=20_000)
     traffic = Traffic(second.run, Random(1))

@@ -18,7 +18,7 @@ from millpond.node.config import Config
 from millpond.node.config_rules import ChannelRule
 from millpond.node.node import Node
 from millpond.node.replica import service, shipping, standby
-from millpond.node.replica.errors import Fenced, ObjectStoreAway
+from millpond.node.replica.errors import ObjectStoreAway, Superseded
 from millpond.node.replica.object_store import FolderObjects, Listed
 from millpond.node.replica.objects import FORMAT, JOURNAL
 from millpond.node.replica.restoration import verify
@@ -126,7 +126,7 @@ async def test_an_earlier_owner_does_not_start_as_one(tmp_path: Path) -> None:
     with pytest.raises(BaseExceptionGroup) as caught:
         async with Node(config(tmp_path, "a")):
             await anyio.sleep(LIMIT_S)
-    assert caught.group_contains(Fenced, match="--standby")
+    assert caught.group_contains(Superseded, match="--standby")
     await standing_by(tmp_path, "a").run()
     async with Node(config(tmp_path, "a")) as node:
         assert await received(node, 2) == [b"one", b"two"]

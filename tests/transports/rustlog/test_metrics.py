@@ -8,8 +8,8 @@ import pytest
 
 from millpond.transports.rustlog.metrics import (
     GROUP_PARTITIONS_MAX,
+    GroupLag,
     Histogram,
-    Lag,
     Reclaimed,
     RustlogMetrics,
 )
@@ -53,7 +53,7 @@ def test_rla_25_figures_and_their_text_agree() -> None:
     metrics = RustlogMetrics(int, lambda: Reclaimed(3, 4096))
     metrics.messages_produced = 7
     metrics.produce_latency.add(1000)
-    lags = [Lag("logs", 0, 'a"b\\c\nd', 12)]
+    lags = [GroupLag("logs", 0, 'a"b\\c\nd', 12)]
     values = metrics.values(lags)
     assert values["messages_produced_total"] == 7
     assert (values["segments_deleted_total"], values["bytes_reclaimed_total"]) == (3, 4096)

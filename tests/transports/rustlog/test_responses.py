@@ -9,7 +9,7 @@ import pytest
 from millpond.actors.errors import Code
 from millpond.actors.store.changes import Position
 from millpond.actors.streams.messages import StreamDescription, StreamInfo
-from millpond.transports.rustlog.metrics import Lag, RustlogMetrics
+from millpond.transports.rustlog.metrics import GroupLag, RustlogMetrics
 from millpond.transports.rustlog.responses import LAGS_MAX, all_topics, error_of, lags_of
 
 FRAME_MAX = 10_485_760
@@ -54,9 +54,9 @@ def test_rla_25_lag_is_never_below_nothing_and_in_order() -> None:
         2: Code.UNKNOWN_STREAM,
     }
     assert lags_of(places, answers) == [
-        Lag("a", 1, "\ufffd", 5),
-        Lag("b", 0, "x", 0),
-        Lag("b", 0, "y", 6),
+        GroupLag("a", 1, "\ufffd", 5),
+        GroupLag("b", 0, "x", 0),
+        GroupLag("b", 0, "y", 6),
     ]
 
 

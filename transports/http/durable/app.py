@@ -10,7 +10,7 @@ from millpond.transports.http.durable.context import (
     RESERVED,
     SECURITY_HEADERS,
     DurableContext,
-    Target,
+    DurableTarget,
     target_at,
 )
 from millpond.transports.http.durable.errors import DurableError, Pairs
@@ -23,7 +23,7 @@ from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import Request, RequestHead
 from millpond.transports.http.response import Response, ResponseWriter, json_response
 
-_OPERATIONS: Mapping[str, Callable[[DurableContext, Target], Awaitable[Response | None]]] = {
+_OPERATIONS: Mapping[str, Callable[[DurableContext, DurableTarget], Awaitable[Response | None]]] = {
     "PUT": create.put,
     "POST": append.post,
     "GET": read.get,
@@ -76,7 +76,7 @@ class DurableApi:
         )
 
 
-def _target(context: DurableContext) -> Target:
+def _target(context: DurableContext) -> DurableTarget:
     segments = context.request.segments[len(DURABLE) :]
     if segments and context.request.method not in _OPERATIONS:
         allow = ((b"allow", head_and_delete.METHODS),)

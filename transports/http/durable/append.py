@@ -14,7 +14,7 @@ from millpond.transports.http.durable import protocol, request_headers
 from millpond.transports.http.durable.context import (
     SECURITY_HEADERS,
     DurableContext,
-    Target,
+    DurableTarget,
     denial,
     target_at,
 )
@@ -78,7 +78,7 @@ def append_of(
     )
 
 
-async def post(context: DurableContext, target: Target) -> Response:
+async def post(context: DurableContext, target: DurableTarget) -> Response:
     """POST /v1/stream/{name}."""
     context.require(target, Rights.PUT)
     body = await context.request.body()
@@ -108,7 +108,7 @@ class DirectAppends:
         self._services = services
         self._messages_max = settings.messages_max
         self._head = head
-        self._target: Target | None = None
+        self._target: DurableTarget | None = None
         self._headers: AppendHeaders | None = None
         """These two are None until a request needed them; where they cannot be read, for good."""
         self._accepted = header_lines((*SECURITY_HEADERS, *cors, _EMPTY, SERVER))

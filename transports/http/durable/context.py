@@ -29,7 +29,7 @@ SECURITY_HEADERS = (
 """Every answer tells browsers to take it for what it says it is, and for nobody else."""
 
 
-class Target(msgspec.Struct, frozen=True, gc=False):
+class DurableTarget(msgspec.Struct, frozen=True, gc=False):
     """A stream: its name and its cell."""
 
     name: bytes
@@ -41,14 +41,14 @@ class Target(msgspec.Struct, frozen=True, gc=False):
         return b"/v1/stream/" + quote_from_bytes(self.name, safe="/").encode()
 
 
-def target_of(name: bytes) -> Target:
+def target_of(name: bytes) -> DurableTarget:
     """A stream, whether it is there or not. Raises DurableError."""
     if not 0 < len(name) <= protocol.NAME_BYTES_MAX:
         raise bad_request(f"a stream's name has 1 to {protocol.NAME_BYTES_MAX} bytes")
-    return Target(name, stream_cell(name))
+    return DurableTarget(name, stream_cell(name))
 
 
-def target_at(segments: tuple[bytes, ...]) -> Target:
+def target_at(segments: tuple[bytes, ...]) -> DurableTarget:
     """The stream at a path, given by the segments behind the prefix. Raises DurableError."""
     if not segments or segments[0] == RESERVED:
         raise DurableError(404, "not_found", "nothing exists at this path")
@@ -82,13 +82,13 @@ class DurableContext(RequestContext[HttpNodeServices]):
         self.settings = settings
         self.live_waiters = live_waiters
 
-    def require(self, target: Target, rights: Rights) -> None:
+    def require(self, target: DurableTarget, rights: Rights) -> None:
         """Require one of these rights in the stream. Raises DurableError (401, 403)."""
         if self.rights_in(target.name) & rights:
             return
         raise denial(is_known=self.is_known)
 
-    def location(self, target: Target) -> bytes:
+    def location(self, target: DurableTarget) -> bytes:
         """The stream's URL, under the name by which this client knows the node."""
         host = self.request.header(b"host")
         if host is None:
@@ -99,7 +99,9 @@ class DurableContext(RequestContext[HttpNodeServices]):
         """A response with these headers and the common ones."""
         return Response(status, (*headers, *self.common_headers), body)
 
-    async def describe(self, cells: CellClient, target: Target) -> m.StreamDescription | None:
+    async def describe(
+        self, cells: CellClient, target: DurableTarget
+    ) -> m.StreamDescription | None:
         """The stream's description; None: the stream does not exist. Raises DurableError."""
         found = await cells.request(target.cell, m.Describe)
         match found:

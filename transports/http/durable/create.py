@@ -8,7 +8,7 @@ from millpond.actors.streams import messages as m
 from millpond.actors.streams.durable import messages as d
 from millpond.transports.http.cell_client import CellClient, CellReply
 from millpond.transports.http.durable import protocol, request_headers
-from millpond.transports.http.durable.context import DurableContext, Target, target_of
+from millpond.transports.http.durable.context import DurableContext, DurableTarget, target_of
 from millpond.transports.http.durable.errors import (
     bad_request,
     declined_error,
@@ -27,7 +27,7 @@ from millpond.transports.http.request import BadPath, percent_decoded
 from millpond.transports.http.response import Response
 
 
-async def put(context: DurableContext, target: Target) -> Response:
+async def put(context: DurableContext, target: DurableTarget) -> Response:
     """PUT /v1/stream/{name}."""
     context.require(target, Rights.PUT)
     request = context.request
@@ -66,7 +66,7 @@ def bodies_of(body: bytes, content_type: bytes | None, messages_max: int) -> lis
         raise bad_request(f"the body is not JSON: {error}") from None
 
 
-def _response(context: DurableContext, target: Target, reply: CellReply) -> Response:
+def _response(context: DurableContext, target: DurableTarget, reply: CellReply) -> Response:
     match reply:
         case d.DurableCreated():
             headers = [
@@ -89,7 +89,7 @@ def _response(context: DurableContext, target: Target, reply: CellReply) -> Resp
 async def _fork(
     context: DurableContext,
     cells: CellClient,
-    target: Target,
+    target: DurableTarget,
     spec: d.CreateSpec,
     fork_headers: request_headers.ForkHeaders,
     body: bytes,
@@ -122,7 +122,7 @@ async def _fork(
     return await cells.request(source.cell, make, len(body) + sum(map(len, prefix)))
 
 
-def _source(path: bytes) -> Target:
+def _source(path: bytes) -> DurableTarget:
     """The stream at a path like those of requests. Raises DurableError (400)."""
     try:
         segments = tuple(percent_decoded(each) for each in path.partition(b"?")[0].split(b"/")[1:])
@@ -141,7 +141,7 @@ def _no_source(found: CellReply) -> CellReply:
 
 
 async def _behind(
-    cells: CellClient, source: Target, at: int, sub: int, *, is_json: bool
+    cells: CellClient, source: DurableTarget, at: int, sub: int, *, is_json: bool
 ) -> tuple[int, list[bytes]]:
     """The sequence so many messages behind another; or the record there, and so many bytes of it.
 

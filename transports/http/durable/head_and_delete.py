@@ -5,7 +5,7 @@ from __future__ import annotations
 from millpond.actors.messages import Failed, Rights
 from millpond.actors.streams import messages as m
 from millpond.transports.http.durable import protocol
-from millpond.transports.http.durable.context import DurableContext, Target
+from millpond.transports.http.durable.context import DurableContext, DurableTarget
 from millpond.transports.http.durable.errors import error_of, stream_not_found
 from millpond.transports.http.durable.offsets import offset_of
 from millpond.transports.http.response import Response
@@ -13,7 +13,7 @@ from millpond.transports.http.response import Response
 METHODS = b"GET, HEAD, PUT, POST, DELETE, OPTIONS"
 
 
-async def head(context: DurableContext, target: Target) -> None:
+async def head(context: DurableContext, target: DurableTarget) -> None:
     """HEAD /v1/stream/{name}."""
     context.require(target, Rights.GET | Rights.LIST)
     with context.cell_client() as cells:
@@ -36,7 +36,7 @@ async def head(context: DurableContext, target: Target) -> None:
     await context.writer.end()
 
 
-async def delete(context: DurableContext, target: Target) -> Response:
+async def delete(context: DurableContext, target: DurableTarget) -> Response:
     """DELETE /v1/stream/{name}."""
     context.require(target, Rights.ADMIN)
     with context.cell_client() as cells:

@@ -9,7 +9,7 @@ from millpond.actors.streams.messages import Records
 from millpond.transports.http.cell_client import CellClient
 from millpond.transports.http.durable import protocol, request_headers
 from millpond.transports.http.durable import sse as events
-from millpond.transports.http.durable.context import DurableContext, Target
+from millpond.transports.http.durable.context import DurableContext, DurableTarget
 from millpond.transports.http.durable.errors import DurableError
 from millpond.transports.http.durable.read_page import (
     Page,
@@ -43,7 +43,7 @@ NO_CACHE = (b"cache-control", b"no-cache, no-transform")
 async def poll(
     context: DurableContext,
     cells: CellClient,
-    target: Target,
+    target: DurableTarget,
     page: Page,
     query: request_headers.ReadQuery,
 ) -> Response:
@@ -76,7 +76,7 @@ def _cursor(context: DurableContext, query: request_headers.ReadQuery) -> bytes:
 async def stream_events(
     context: DurableContext,
     cells: CellClient,
-    target: Target,
+    target: DurableTarget,
     page: Page,
     query: request_headers.ReadQuery,
 ) -> None:
@@ -99,7 +99,7 @@ class _Events:
         self,
         context: DurableContext,
         cells: CellClient,
-        target: Target,
+        target: DurableTarget,
         query: request_headers.ReadQuery,
     ) -> None:
         self._context = context

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millpond.actors.messages import Rights
 from millpond.transports.http.durable import live, protocol, request_headers
-from millpond.transports.http.durable.context import DurableContext, Target
+from millpond.transports.http.durable.context import DurableContext, DurableTarget
 from millpond.transports.http.durable.errors import Pairs
 from millpond.transports.http.durable.read_page import Page, first_page, page_headers
 from millpond.transports.http.response import Response
@@ -13,7 +13,7 @@ CACHED = (b"cache-control", b"private, max-age=0, must-revalidate")
 """Clients revalidate by the tag; responses depend on the token."""
 
 
-async def get(context: DurableContext, target: Target) -> Response | None:
+async def get(context: DurableContext, target: DurableTarget) -> Response | None:
     """GET /v1/stream/{name}."""
     context.require(target, Rights.GET)
     query = request_headers.read_query(context.request)

@@ -12,7 +12,7 @@ from millpond.actors.positions import Seek, SeekBy
 from millpond.actors.streams import messages as m
 from millpond.transports.http.cell_client import CellClient
 from millpond.transports.http.durable import protocol
-from millpond.transports.http.durable.context import DurableContext, Target
+from millpond.transports.http.durable.context import DurableContext, DurableTarget
 from millpond.transports.http.durable.errors import error_of, offset_gone, stream_not_found
 from millpond.transports.http.durable.json_mode import array_of
 from millpond.transports.http.durable.offsets import offset_of
@@ -61,7 +61,7 @@ class Page(msgspec.Struct, frozen=True):
 
 
 async def first_page(
-    context: DurableContext, cells: CellClient, target: Target, start: Start
+    context: DurableContext, cells: CellClient, target: DurableTarget, start: Start
 ) -> Page:
     """The page at `start`, without waiting. Raises DurableError: 404, 410 for a deleted stream."""
     described = await context.describe(cells, target)
@@ -90,7 +90,7 @@ def page_memory(described: m.StreamDescription, sequence: int) -> int:
 
 async def read_from(
     cells: CellClient,
-    target: Target,
+    target: DurableTarget,
     described: m.StreamDescription,
     sequence: int,
     wait_until: float = 0.0,

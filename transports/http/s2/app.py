@@ -20,7 +20,7 @@ from millpond.transports.http.s2 import (
     tokens,
 )
 from millpond.transports.http.s2.codecs.sse import MEDIA_TYPE as EVENTS
-from millpond.transports.http.s2.context import KEY_HEADER, S2Context, Target
+from millpond.transports.http.s2.context import KEY_HEADER, S2Context, S2Target
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, NoSuchMethod, S2Error
 from millpond.transports.http.s2.interface import S2NodeServices
 from millpond.transports.http.s2.usage import S2Usage
@@ -80,14 +80,14 @@ _CODES = {
 }
 
 
-async def _append(context: S2Context, target: Target) -> Response | None:
+async def _append(context: S2Context, target: S2Target) -> Response | None:
     if _media(context.header(b"content-type")) != read_session.S2S.decode():
         return await append.append(context, target)
     await append_session.append_frames(context, target)
     return None
 
 
-async def _read(context: S2Context, target: Target) -> Response | None:
+async def _read(context: S2Context, target: S2Target) -> Response | None:
     is_head = context.request.method == "HEAD"
     if not is_head and _media(context.header(b"content-type")) == read_session.S2S.decode():
         await read_session.read_frames(context, target)
@@ -105,7 +105,7 @@ def _media(value: str | None) -> str:
 
 Plain = Callable[[S2Context], Awaitable[Response | None]]
 OfName = Callable[[S2Context, bytes], Awaitable[Response | None]]
-OfStream = Callable[[S2Context, Target], Awaitable[Response | None]]
+OfStream = Callable[[S2Context, S2Target], Awaitable[Response | None]]
 
 _BASINS: Mapping[str, Plain] = {"GET": basins.list_basins, "POST": basins.post_basin}
 _BASIN: Mapping[str, OfName] = {

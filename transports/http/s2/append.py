@@ -30,7 +30,7 @@ from millpond.transports.http.s2.codecs.tokens import Operation
 from millpond.transports.http.s2.context import (
     BASIN_HEADER,
     S2Context,
-    Target,
+    S2Target,
     is_json,
     target_in,
 )
@@ -57,7 +57,7 @@ BODY_BYTES_MAX = 8 * 2**20
 """The largest body after decompression: 1 MiB of records takes more in Base64 with its headers."""
 
 
-async def append(context: S2Context, target: Target) -> Response:
+async def append(context: S2Context, target: S2Target) -> Response:
     """POST /v1/streams/{stream}/records."""
     key = context.encryption_key()
     given, size = _given(context, await context.body(BODY_BYTES_MAX))
@@ -73,7 +73,7 @@ async def append(context: S2Context, target: Target) -> Response:
 
 
 async def _append(
-    context: S2Context, target: Target, given: AppendInput, size: int, key: EncryptionKey
+    context: S2Context, target: S2Target, given: AppendInput, size: int, key: EncryptionKey
 ) -> m.Appended:
     """Append to the stream, which is created if its basin says so. Raises S2Error."""
     require_commands(context, target, given.headers)
@@ -94,7 +94,7 @@ async def _append(
 
 
 async def _append_encrypted(
-    cells: CellClient, target: Target, given: AppendInput, size: int, key: EncryptionKey
+    cells: CellClient, target: S2Target, given: AppendInput, size: int, key: EncryptionKey
 ) -> CellReply:
     """The reply of an encrypted stream. Raises CodedError (bad_header) for the key."""
     found = await cells.request(target.cell, m.Describe)
@@ -123,14 +123,14 @@ async def _append_encrypted(
 class SentAppend(DirectRequest, frozen=True, gc=False):
     """An append on its way to a stream; `size_bytes` are metered ones."""
 
-    target: Target
+    target: S2Target
 
 
 class PlainAppend(msgspec.Struct, frozen=True, gc=False):
     """A head that leaves nothing open but the rights of the client and the state of the basin: the
     stream, and the form of the body, which is not compressed."""
 
-    target: Target
+    target: S2Target
     is_protobuf: bool
     encoding: json_codec.Format
 
@@ -195,7 +195,7 @@ class DirectAppends:
         context.require_basin(target.basin)
         return SentAppend(target.cell, _request(number, given), size, target)
 
-    def _require_commands(self, client: DirectClient, target: Target, given: AppendInput) -> None:
+    def _require_commands(self, client: DirectClient, target: S2Target, given: AppendInput) -> None:
         """Require the operations of commands, after that of appends, which is counted if they are
         refused; else it is with the reply. Raises CodedError."""
         try:
@@ -268,7 +268,9 @@ def _given(context: S2Context, data: bytes) -> tuple[AppendInput, int]:
     return given, check_append(given)
 
 
-def require_commands(context: S2Context, target: Target, headers: Sequence[Headers] | None) -> None:
+def require_commands(
+    context: S2Context, target: S2Target, headers: Sequence[Headers] | None
+) -> None:
     """Commands take operations of their own; a trim the right that other views ask for it.
 
     Raises CodedError.

@@ -24,7 +24,7 @@ from millpond.transports.http.s2.codecs import s2s as frames
 from millpond.transports.http.s2.codecs.compression import Compression, accepted
 from millpond.transports.http.s2.codecs.config import StorageClass
 from millpond.transports.http.s2.codecs.tokens import Operation
-from millpond.transports.http.s2.context import S2Context, Target
+from millpond.transports.http.s2.context import S2Context, S2Target
 from millpond.transports.http.s2.encryption import RecordCipher
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, S2Error
 from millpond.transports.http.s2.metadata import storage_class_of
@@ -51,7 +51,7 @@ it is ended, and what it sends next is refused for the sequence that it wants.
 """
 
 
-async def append_frames(context: S2Context, target: Target) -> None:
+async def append_frames(context: S2Context, target: S2Target) -> None:
     """POST /v1/streams/{stream}/records as an S2S session."""
     key = context.encryption_key()
     context.check(Operation.APPEND, target)
@@ -105,7 +105,7 @@ class _Session:
         self,
         context: S2Context,
         cells: CellClient,
-        target: Target,
+        target: S2Target,
         incarnation: int,
         cipher: RecordCipher | None,
     ) -> None:

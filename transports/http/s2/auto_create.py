@@ -15,7 +15,7 @@ from millpond.transports.http.s2.codecs.config import (
     resolve,
 )
 from millpond.transports.http.s2.codecs.tokens import Operation
-from millpond.transports.http.s2.context import S2Context, Target
+from millpond.transports.http.s2.context import S2Context, S2Target
 from millpond.transports.http.s2.encryption import EncryptionKey, check_cipher, has_cipher
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, S2Error, error_of
 from millpond.transports.http.s2.metadata import (
@@ -31,7 +31,7 @@ TRIES = 3
 """A stream that is deleted as often as it is made is given up."""
 
 
-def basin_of(context: S2Context, target: Target) -> BasinConfig:
+def basin_of(context: S2Context, target: S2Target) -> BasinConfig:
     """The configuration of the stream's basin. Raises CodedError if there is no such basin."""
     return basin_config(decode_basin_metadata(context.require_basin(target.basin).metadata))
 
@@ -43,7 +43,7 @@ def creation(basin: BasinConfig, config: StreamConfig, key: bytes = b"") -> m.Se
     return settings_of(resolved, metadata, m.Settings())
 
 
-async def make(cells: CellClient, target: Target, settings: m.Settings) -> bool:
+async def make(cells: CellClient, target: S2Target, settings: m.Settings) -> bool:
     """Make a stream. False: there is one. Raises S2Error; CodedError (501) where there is none, and
     the cipher of a new one is not installed."""
     cipher = stream_metadata(settings).cipher
@@ -66,7 +66,7 @@ async def make(cells: CellClient, target: Target, settings: m.Settings) -> bool:
 async def ensure(
     context: S2Context,
     cells: CellClient,
-    target: Target,
+    target: S2Target,
     key: EncryptionKey | None,
     *,
     is_append: bool = False,
@@ -84,7 +84,7 @@ async def ensure(
     await make(cells, target, creation(basin, config))
 
 
-async def describe(context: S2Context, cells: CellClient, target: Target) -> m.StreamDescription:
+async def describe(context: S2Context, cells: CellClient, target: S2Target) -> m.StreamDescription:
     """The stream's outline. Raises S2Error; stream_not_found names the stream."""
     context.require_basin(target.basin)
     return described(await cells.request(target.cell, m.Describe), target)
@@ -93,7 +93,7 @@ async def describe(context: S2Context, cells: CellClient, target: Target) -> m.S
 async def describe_or_make(
     context: S2Context,
     cells: CellClient,
-    target: Target,
+    target: S2Target,
     key: EncryptionKey | None,
     *,
     is_append: bool = False,
@@ -108,7 +108,7 @@ async def describe_or_make(
     raise stream_not_found(target)
 
 
-def described(reply: CellReply, target: Target) -> m.StreamDescription:
+def described(reply: CellReply, target: S2Target) -> m.StreamDescription:
     """The description in a reply. Raises S2Error."""
     if isinstance(reply, m.StreamDescription):
         return reply
@@ -125,7 +125,7 @@ def is_unknown(reply: CellReply) -> bool:
     return isinstance(reply, m.StreamFailed) and reply.code is Code.UNKNOWN_STREAM
 
 
-def failure(reply: CellReply, target: Target) -> S2Error:
+def failure(reply: CellReply, target: S2Target) -> S2Error:
     """The error that a refusal is."""
     if is_unknown(reply):
         return stream_not_found(target)
@@ -134,7 +134,7 @@ def failure(reply: CellReply, target: Target) -> S2Error:
     raise AssertionError(f"{reply} is no refusal")
 
 
-def unlisted(reply: CellReply, target: Target) -> S2Error:
+def unlisted(reply: CellReply, target: S2Target) -> S2Error:
     """The error of a list with a stream that cannot be described, which it names."""
     error = failure(reply, target)
     if not isinstance(error, CodedError):
@@ -143,7 +143,7 @@ def unlisted(reply: CellReply, target: Target) -> S2Error:
     return CodedError(error.code, f"the stream {shown!r}: {error}", error.delay_ms)
 
 
-def stream_not_found(target: Target) -> CodedError:
+def stream_not_found(target: S2Target) -> CodedError:
     """404, with the name."""
     shown = target.shown.decode("utf-8", "replace")
     return CodedError(ErrorCode.STREAM_NOT_FOUND, f"the stream {shown!r} does not exist")

@@ -39,7 +39,7 @@ def is_json(content_type: str | None) -> bool:
     )
 
 
-class Target(msgspec.Struct, frozen=True, gc=False):
+class S2Target(msgspec.Struct, frozen=True, gc=False):
     """A stream: its basin and name, its cell, what rights and rules call it, and what this client
     calls it (less what its token puts before all names)."""
 
@@ -52,12 +52,12 @@ class Target(msgspec.Struct, frozen=True, gc=False):
 
 def target_in(
     services: S2NodeServices, basin: bytes, stream: bytes, shown: bytes | None = None
-) -> Target:
+) -> S2Target:
     """A stream of a basin, by its whole name. `shown` None: the client calls it by that."""
     shown = stream if shown is None else shown
     if basin == services.basins.own:
-        return Target(basin, stream, stream_cell(stream), stream, shown)
-    return Target(basin, stream, basin_cell(basin, stream), qualified_name(basin, stream), shown)
+        return S2Target(basin, stream, stream_cell(stream), stream, shown)
+    return S2Target(basin, stream, basin_cell(basin, stream), qualified_name(basin, stream), shown)
 
 
 class S2Context(RequestContext[S2NodeServices]):
@@ -142,7 +142,7 @@ class S2Context(RequestContext[S2NodeServices]):
         is_told = self.services.basins.find(name) is not None or not self.sees_basin(name)
         return first if is_told else None
 
-    def target(self, stream: bytes) -> Target:
+    def target(self, stream: bytes) -> S2Target:
         """A stream of that basin, whether it is there or not. Raises CodedError (bad_path)."""
         return self.target_named(self.basin(), stream, ErrorCode.BAD_PATH)
 
@@ -152,17 +152,17 @@ class S2Context(RequestContext[S2NodeServices]):
         check_basin(name.decode("utf-8", "replace"), ErrorCode.BAD_PATH)
         return name
 
-    def target_of(self, basin: bytes, stream: bytes) -> Target:
+    def target_of(self, basin: bytes, stream: bytes) -> S2Target:
         """A stream of the basin that the path names. Raises CodedError (bad_path)."""
         return self.target_named(self.basin_at(basin), stream, ErrorCode.BAD_PATH)
 
-    def target_named(self, basin: bytes, shown: bytes, code: ErrorCode) -> Target:
+    def target_named(self, basin: bytes, shown: bytes, code: ErrorCode) -> S2Target:
         """A stream by the name that this client uses. Raises CodedError with `code`."""
         stream = self.stream_prefix + shown if self._is_issued else shown
         check_stream(stream if shown else shown, code)
         return self.target_in(basin, stream)
 
-    def target_in(self, basin: bytes, stream: bytes) -> Target:
+    def target_in(self, basin: bytes, stream: bytes) -> S2Target:
         """A stream by its whole name."""
         shown = stream.removeprefix(self.stream_prefix) if self._is_issued else None
         return target_in(self.services, basin, stream, shown)
@@ -204,27 +204,27 @@ class S2Context(RequestContext[S2NodeServices]):
         authorization = self.authorization
         return b"" if authorization is None else authorization.prefix
 
-    def require(self, operation: Operation, at: Target | bytes | None = None) -> None:
+    def require(self, operation: Operation, at: S2Target | bytes | None = None) -> None:
         """This operation, in a stream, in a basin, with an access token of this id; None: with
         some of them, or with nothing that has a name.
 
         It counts. Raises CodedError: authn for an unknown client, permission_denied.
         """
         self.check(operation, at)
-        self.usage.count(operation, at.basin if isinstance(at, Target) else at)
+        self.usage.count(operation, at.basin if isinstance(at, S2Target) else at)
 
-    def check(self, operation: Operation, at: Target | bytes | None = None) -> None:
+    def check(self, operation: Operation, at: S2Target | bytes | None = None) -> None:
         """Require an operation like `require`, without counting it."""
         if not self.may(operation, at):
             raise self._denial()
 
-    def may(self, operation: Operation, at: Target | bytes | None = None) -> bool:
+    def may(self, operation: Operation, at: S2Target | bytes | None = None) -> bool:
         """True if the operation is permitted; see `require`."""
         if self._is_issued:
             authorization = self.authorization
             if authorization is None:
                 return False
-            if isinstance(at, Target):
+            if isinstance(at, S2Target):
                 return authorization.allows(operation, at.basin, at.stream)
             return authorization.allows(operation, at, None)
         if self.services.is_stranger(self.request.principal):
@@ -233,7 +233,7 @@ class S2Context(RequestContext[S2NodeServices]):
         is_open = operation is Operation.GET_BASIN_CONFIG and at == self.services.basins.own
         if needed is None or is_open:
             return self.services.may_use_streams(self.request.principal)
-        name = at.qualified_name if isinstance(at, Target) else b""
+        name = at.qualified_name if isinstance(at, S2Target) else b""
         return bool(self.rights_in(name) & needed)
 
     @property

@@ -12,7 +12,7 @@ from millpond.transports.http.s2.codecs.config import (
     BasinConfig,
     Cipher,
     ResolvedConfig,
-    Retention,
+    RetentionPolicy,
     StorageClass,
     StreamConfig,
     TimestampingMode,
@@ -123,7 +123,7 @@ def config_of(settings: Settings, node_age_s: int) -> ResolvedConfig:
     options = settings.options or StreamOptions()
     return ResolvedConfig(
         stream_metadata(settings).storage_class,
-        Retention(age_s or None),
+        RetentionPolicy(age_s or None),
         _TIMESTAMPINGS[options.timestamping],
         not options.is_capped,
         options.empty_s,

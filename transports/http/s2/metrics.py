@@ -18,7 +18,7 @@ from millpond.transports.http.response import Response, json_response
 from millpond.transports.http.s2.auto_create import describe
 from millpond.transports.http.s2.codecs.config import SYSTEM, StorageClass
 from millpond.transports.http.s2.codecs.tokens import Operation
-from millpond.transports.http.s2.context import S2Context, Target
+from millpond.transports.http.s2.context import S2Context, S2Target
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, invalid
 from millpond.transports.http.s2.metadata import basin_config, decode_basin_metadata
 from millpond.transports.http.s2.read_query import unique
@@ -201,7 +201,7 @@ def _appended_to(storage_class: StorageClass, usage: BasinUsage) -> int:
     return usage.appended_bytes[storage_class]
 
 
-async def stream_metrics(context: S2Context, target: Target) -> Response:
+async def stream_metrics(context: S2Context, target: S2Target) -> Response:
     """GET /v1/metrics/{basin}/{stream}."""
     query = read_metric_query(context.request.query, STREAM_SETS, context.services.now())
     context.require(Operation.STREAM_METRICS, target)

@@ -12,7 +12,7 @@ from millpond.transports.http.s2.auto_create import describe_or_make, failure
 from millpond.transports.http.s2.codecs import json as json_codec
 from millpond.transports.http.s2.codecs import protobuf as protobuf_codec
 from millpond.transports.http.s2.codecs.tokens import Operation
-from millpond.transports.http.s2.context import S2Context, Target
+from millpond.transports.http.s2.context import S2Context, S2Target
 from millpond.transports.http.s2.encryption import EncryptionKey, RecordCipher
 from millpond.transports.http.s2.errors import StreamPosition
 from millpond.transports.http.s2.model import READ_VIEW, RecordBatch
@@ -20,7 +20,7 @@ from millpond.transports.http.s2.read_limits import ReadBudget
 from millpond.transports.http.s2.read_query import ReadQuery, begin, read_query
 
 
-async def tail(context: S2Context, target: Target) -> Response:
+async def tail(context: S2Context, target: S2Target) -> Response:
     """GET /v1/streams/{stream}/records/tail."""
     context.require(Operation.CHECK_TAIL, target)
     with context.cell_client() as cells:
@@ -34,7 +34,7 @@ def tail_of(found: m.StreamDescription) -> StreamPosition:
     return StreamPosition(found.info.tail, found.info.last_timestamp)
 
 
-async def read(context: S2Context, target: Target) -> Response:
+async def read(context: S2Context, target: S2Target) -> Response:
     """GET /v1/streams/{stream}/records, answered with one batch."""
     query, key = read_query(context.request.query), context.encryption_key()
     encoding = json_codec.format_of(context.header(b"s2-format"))
@@ -50,7 +50,7 @@ async def read(context: S2Context, target: Target) -> Response:
 
 
 async def _read(
-    context: S2Context, cells: CellClient, target: Target, query: ReadQuery, key: EncryptionKey
+    context: S2Context, cells: CellClient, target: S2Target, query: ReadQuery, key: EncryptionKey
 ) -> RecordBatch:
     found = await describe_or_make(context, cells, target, key)
     cipher = key.for_stream(target.cell, found)
@@ -83,7 +83,7 @@ def read_memory(found: m.StreamDescription, start: Seek, budget: ReadBudget) -> 
 
 async def records_from(
     cells: CellClient,
-    target: Target,
+    target: S2Target,
     start: Seek,
     budget: ReadBudget,
     wait_until: float,

@@ -20,7 +20,7 @@ from millpond.transports.http.s2.codecs import sse as events
 from millpond.transports.http.s2.codecs.compression import Compression, accepted
 from millpond.transports.http.s2.codecs.json import Format, format_of
 from millpond.transports.http.s2.codecs.tokens import Operation
-from millpond.transports.http.s2.context import S2Context, Target
+from millpond.transports.http.s2.context import S2Context, S2Target
 from millpond.transports.http.s2.encryption import RecordCipher
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, S2Error, StreamPosition
 from millpond.transports.http.s2.model import METERED_MAX, READ_VIEW, RecordBatch
@@ -120,7 +120,7 @@ class SseEncoder:
         return events.DONE
 
 
-async def read_frames(context: S2Context, target: Target) -> None:
+async def read_frames(context: S2Context, target: S2Target) -> None:
     """GET /v1/streams/{stream}/records as an S2S session."""
     query, compression = (
         read_query(context.request.query),
@@ -135,7 +135,7 @@ async def read_frames(context: S2Context, target: Target) -> None:
         await _serve(context, target, query, S2sEncoder(compression))
 
 
-async def read_events(context: S2Context, target: Target) -> None:
+async def read_events(context: S2Context, target: S2Target) -> None:
     """GET /v1/streams/{stream}/records as server-sent events."""
     encoder = SseEncoder(format_of(context.header(b"s2-format")), context)
     query, resumed = read_query(context.request.query), context.header(b"last-event-id")
@@ -149,7 +149,7 @@ async def read_events(context: S2Context, target: Target) -> None:
 
 async def _serve(
     context: S2Context,
-    target: Target,
+    target: S2Target,
     query: ReadQuery,
     encoder: SessionEncoder,
     budget: ReadBudget | None = None,
@@ -202,7 +202,7 @@ class _Session:
         self,
         context: S2Context,
         cells: CellClient,
-        target: Target,
+        target: S2Target,
         query: ReadQuery,
         encoder: SessionEncoder,
         budget: ReadBudget,

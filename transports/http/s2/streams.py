@@ -33,7 +33,7 @@ from millpond.transports.http.s2.codecs.config import (
     resolve,
 )
 from millpond.transports.http.s2.codecs.tokens import Operation
-from millpond.transports.http.s2.context import S2Context, Target
+from millpond.transports.http.s2.context import S2Context, S2Target
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, bad_header
 from millpond.transports.http.s2.metadata import (
     as_given,
@@ -98,7 +98,7 @@ def _rights_in(context: S2Context, basin: bytes, name: bytes) -> Rights | None:
     return next(context.rights_listed(basin, (name,)))
 
 
-def _info(target: Target, found: m.StreamDescription) -> info_codec.StreamInfo:
+def _info(target: S2Target, found: m.StreamDescription) -> info_codec.StreamInfo:
     cipher = stream_metadata(found.settings).cipher
     shown = None if cipher is None else cipher.value
     name = target.shown.decode("utf-8", "replace")
@@ -141,7 +141,7 @@ def provisioned(is_new: bool, is_changed: bool) -> tuple[bytes, bytes]:
     return RESULT, b"updated" if is_changed else b"noop"
 
 
-async def put_stream(context: S2Context, target: Target) -> Response:
+async def put_stream(context: S2Context, target: S2Target) -> Response:
     """PUT /v1/streams/{stream}: have it with exactly this configuration."""
     config = read_put_stream(await context.optional_json_body(BODY_BYTES_MAX))
     context.require(Operation.CREATE_STREAM, target)
@@ -169,7 +169,11 @@ async def put_stream(context: S2Context, target: Target) -> Response:
 
 
 async def _reconfigure(
-    context: S2Context, cells: CellClient, target: Target, config: StreamConfig, basin: BasinConfig
+    context: S2Context,
+    cells: CellClient,
+    target: S2Target,
+    config: StreamConfig,
+    basin: BasinConfig,
 ) -> bool | None:
     """Give a stream that is there a configuration. Was it another? None: it is gone."""
     found = await cells.request(target.cell, m.Describe)
@@ -187,7 +191,7 @@ async def _reconfigure(
 
 
 async def _configure(
-    cells: CellClient, target: Target, settings: m.Settings, expected: m.Settings | None
+    cells: CellClient, target: S2Target, settings: m.Settings, expected: m.Settings | None
 ) -> bool:
     """Change the settings; False: somebody else changed those that are expected. Raises S2Error."""
     reply = await cells.request(target.cell, lambda number: m.Configure(number, settings, expected))
@@ -198,7 +202,7 @@ async def _configure(
     return True
 
 
-async def show_stream(context: S2Context, target: Target) -> Response:
+async def show_stream(context: S2Context, target: S2Target) -> Response:
     """GET /v1/streams/{stream}: its configuration, all of it."""
     context.require(Operation.GET_STREAM_CONFIG, target)
     with context.cell_client() as cells:
@@ -207,7 +211,7 @@ async def show_stream(context: S2Context, target: Target) -> Response:
     return Response(200, (_JSON,), encode_stream_config(config))
 
 
-async def patch_stream(context: S2Context, target: Target) -> Response:
+async def patch_stream(context: S2Context, target: S2Target) -> Response:
     """PATCH /v1/streams/{stream}: change what is named; null: the basin's default."""
     change = read_stream_change(await context.json_body(BODY_BYTES_MAX))
     change_stream(NOTHING, change)
@@ -229,7 +233,7 @@ async def patch_stream(context: S2Context, target: Target) -> Response:
     return Response(200, (_JSON,), encode_stream_config(config))
 
 
-async def delete_stream(context: S2Context, target: Target) -> Response:
+async def delete_stream(context: S2Context, target: S2Target) -> Response:
     """DELETE /v1/streams/{stream}: it is gone at once, with all that reads it."""
     context.require(Operation.DELETE_STREAM, target)
     context.require_basin(target.basin)

@@ -25,7 +25,7 @@ from millpond.transports.http.s2.authorization import RIGHTS
 from millpond.transports.http.s2.auto_create import is_unknown, unlisted
 from millpond.transports.http.s2.codecs.json import decode_json
 from millpond.transports.http.s2.codecs.tokens import Operation
-from millpond.transports.http.s2.context import S2Context, Target
+from millpond.transports.http.s2.context import S2Context, S2Target
 from millpond.transports.http.s2.errors import NoSuchMethod, S2Error, invalid
 from millpond.transports.http.s2.interface import S2NodeServices
 from millpond.transports.http.s2.model import is_text
@@ -171,7 +171,7 @@ def _row(
 
 
 async def _described(
-    cells: CellClient, targets: Sequence[Target]
+    cells: CellClient, targets: Sequence[S2Target]
 ) -> dict[bytes, m.StreamDescription]:
     """The descriptions of streams that still exist, by their names. Raises S2Error."""
     found: dict[bytes, m.StreamDescription] = {}

@@ -16,7 +16,7 @@ from millpond.transports.http.response import Response, ResponseWriter, json_res
 from millpond.transports.http.s2.app import S2Api
 from millpond.transports.http.s2.codecs.json import decode_json
 from millpond.transports.http.s2.codecs.tokens import Operation
-from millpond.transports.http.s2.context import S2Context, Target
+from millpond.transports.http.s2.context import S2Context, S2Target
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, NoSuchMethod, S2Error, invalid
 from millpond.transports.http.s2.usage import S2Usage
 from millpond.transports.http.transactions.interface import TransactionNodeServices
@@ -71,7 +71,7 @@ async def _route(services: TransactionNodeServices, context: S2Context) -> Respo
             )
 
 
-def _target(context: S2Context, stream: bytes) -> Target:
+def _target(context: S2Context, stream: bytes) -> S2Target:
     target = context.target(stream)
     context.require(Operation.APPEND, target)
     context.require_basin(target.basin)
@@ -81,7 +81,7 @@ def _target(context: S2Context, stream: bytes) -> Target:
 async def _publish(
     services: TransactionNodeServices,
     context: S2Context,
-    target: Target,
+    target: S2Target,
     writer: bytes,
     batch: int,
 ) -> Response:
@@ -105,7 +105,7 @@ async def _publish(
 async def _outcome(
     services: TransactionNodeServices,
     context: S2Context,
-    target: Target,
+    target: S2Target,
     writer: bytes,
     batch: int,
 ) -> Response:
@@ -123,7 +123,7 @@ async def _outcome(
 
 
 async def _part(
-    services: TransactionNodeServices, context: S2Context, target: Target, part: StagedPart
+    services: TransactionNodeServices, context: S2Context, target: S2Target, part: StagedPart
 ) -> Response:
     if context.request.method == "DELETE":
         await _drop(services, context, part)

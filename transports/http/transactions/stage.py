@@ -14,7 +14,7 @@ from millpond.transports.http.cell_client import CellClient
 from millpond.transports.http.s2.append import BODY_BYTES_MAX
 from millpond.transports.http.s2.auto_create import describe
 from millpond.transports.http.s2.codecs import protobuf as protobuf_codec
-from millpond.transports.http.s2.context import S2Context, Target
+from millpond.transports.http.s2.context import S2Context, S2Target
 from millpond.transports.http.s2.errors import (
     CodedError,
     ErrorCode,
@@ -36,7 +36,7 @@ _KEPT = m.Settings(age_s=PART_S, bytes_max=0, options=m.StreamOptions(empty_s=EM
 
 
 async def stage(
-    context: S2Context, target: Target, part: StagedPart, counters: TransactionCounters
+    context: S2Context, target: S2Target, part: StagedPart, counters: TransactionCounters
 ) -> int:
     """Add the rows of the body to a part, once; how many it has then. Raises S2Error."""
     at = _at(context)

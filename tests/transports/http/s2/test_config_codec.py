@@ -14,7 +14,7 @@ from millpond.transports.http.s2.codecs.config import (
     BasinConfig,
     Cipher,
     ResolvedConfig,
-    Retention,
+    RetentionPolicy,
     StorageClass,
     StreamConfig,
     TimestampingMode,
@@ -39,7 +39,7 @@ from millpond.transports.http.s2.errors import CodedError, ErrorCode
 stream_configs = st.builds(
     StreamConfig,
     st.none() | st.sampled_from(StorageClass),
-    st.none() | st.builds(Retention, st.none() | st.integers(1, 2**64 - 1)),
+    st.none() | st.builds(RetentionPolicy, st.none() | st.integers(1, 2**64 - 1)),
     st.none() | st.sampled_from(TimestampingMode),
     st.none() | st.booleans(),
     st.none() | st.integers(0, 2**64 - 1),
@@ -73,10 +73,12 @@ def test_what_holds_by_default() -> None:
 
 
 def test_a_stream_inherits_what_it_was_not_told() -> None:
-    mine = StreamConfig(uncapped=False, retention=Retention(None))
-    basin = StreamConfig(StorageClass.STANDARD, Retention(5), uncapped=True, delete_on_empty_s=9)
+    mine = StreamConfig(uncapped=False, retention=RetentionPolicy(None))
+    basin = StreamConfig(
+        StorageClass.STANDARD, RetentionPolicy(5), uncapped=True, delete_on_empty_s=9
+    )
     assert resolve(inherit(mine, basin)) == ResolvedConfig(
-        StorageClass.STANDARD, Retention(None), TimestampingMode.CLIENT_PREFER, False, 9
+        StorageClass.STANDARD, RetentionPolicy(None), TimestampingMode.CLIENT_PREFER, False, 9
     )
 
 
@@ -104,7 +106,7 @@ def test_a_basin_shows_of_its_streams_what_it_was_told() -> None:
         ({"timestamping": {}}, "old"),
         ({"timestamping": None}, {"timestamping_mode": None, "uncapped": None}),
         ({"retention_policy": None}, {"retention": None}),
-        ({"retention_policy": {"infinite": {}}}, {"retention": Retention(None)}),
+        ({"retention_policy": {"infinite": {}}}, {"retention": RetentionPolicy(None)}),
         (
             {"storage_class": None, "delete_on_empty": None},
             {"storage_class": None, "delete_on_empty_s": None},
@@ -118,7 +120,7 @@ def test_a_change_keeps_what_is_absent_and_clears_what_is_null(
 ) -> None:
     fields: dict[str, object] = {
         "storage_class": StorageClass.STANDARD,
-        "retention": Retention(60),
+        "retention": RetentionPolicy(60),
         "timestamping_mode": TimestampingMode.CLIENT_REQUIRE,
         "uncapped": True,
         "delete_on_empty_s": 3,
@@ -130,10 +132,15 @@ def test_a_change_keeps_what_is_absent_and_clears_what_is_null(
 
 
 def test_changes_of_basins_are_nested() -> None:
-    old = BasinConfig(StreamConfig(StorageClass.STANDARD, Retention(9)), Cipher.AEGIS_256, True)
+    old = BasinConfig(
+        StreamConfig(StorageClass.STANDARD, RetentionPolicy(9)), Cipher.AEGIS_256, True
+    )
     for change, expected in (
         ({}, old),
-        ({"default_stream_config": {"storage_class": None}}, StreamConfig(retention=Retention(9))),
+        (
+            {"default_stream_config": {"storage_class": None}},
+            StreamConfig(retention=RetentionPolicy(9)),
+        ),
         ({"default_stream_config": None}, NOTHING),
     ):
         found = change_basin(old, read_basin_change(told(change)))
@@ -159,7 +166,7 @@ def test_a_put_without_a_body_tells_nothing() -> None:
 
 def test_streams_to_make() -> None:
     made = read_post_stream(told({"stream": "a/b", "config": {"retention_policy": {"age": 1}}}))
-    assert (made.stream, made.config) == ("a/b", StreamConfig(retention=Retention(1)))
+    assert (made.stream, made.config) == ("a/b", StreamConfig(retention=RetentionPolicy(1)))
     assert read_post_stream(told({"stream": "s", "config": None})).config == NOTHING
 
 
@@ -207,7 +214,7 @@ def test_what_is_kept_comes_back(stream: StreamConfig, basin: BasinConfig) -> No
 
 def test_what_the_cell_of_a_stream_is_told() -> None:
     config = ResolvedConfig(
-        retention=Retention(60),
+        retention=RetentionPolicy(60),
         timestamping_mode=TimestampingMode.ARRIVAL,
         uncapped=True,
         delete_on_empty_s=5,
@@ -216,5 +223,5 @@ def test_what_the_cell_of_a_stream_is_told() -> None:
         age_s=60, options=StreamOptions(Timestamping.ARRIVAL, False, 5, {"s2": b"x"})
     )
     assert settings_of(config, {"s2": b"x"}) == expected
-    for_ever = settings_of(ResolvedConfig(retention=Retention(None)), {})
+    for_ever = settings_of(ResolvedConfig(retention=RetentionPolicy(None)), {})
     assert for_ever == Settings(age_s=0, options=StreamOptions(Timestamping.PREFERRED, True, 0, {}))

@@ -48,7 +48,7 @@ class Cipher(Enum):
     AES_256_GCM = "aes-256-gcm"
 
 
-class Retention(msgspec.Struct, frozen=True, gc=False):
+class RetentionPolicy(msgspec.Struct, frozen=True, gc=False):
     """Records go when they are older than so many seconds; None: never."""
 
     age_s: int | None
@@ -58,7 +58,7 @@ class StreamConfig(msgspec.Struct, frozen=True, gc=False):
     """The configuration given to a stream, or to a basin for its streams."""
 
     storage_class: StorageClass | None = None
-    retention: Retention | None = None
+    retention: RetentionPolicy | None = None
     timestamping_mode: TimestampingMode | None = None
     uncapped: bool | None = None
     delete_on_empty_s: int | None = None
@@ -69,7 +69,7 @@ class ResolvedConfig(msgspec.Struct, frozen=True, gc=False):
     0: never."""
 
     storage_class: StorageClass = StorageClass.EXPRESS
-    retention: Retention = Retention(RETENTION_AGE_S)
+    retention: RetentionPolicy = RetentionPolicy(RETENTION_AGE_S)
     timestamping_mode: TimestampingMode = TimestampingMode.CLIENT_PREFER
     uncapped: bool = False
     delete_on_empty_s: int = 0
@@ -257,17 +257,17 @@ def _changed(now: T | None, given: T | UnsetType | None) -> T | None:
     return now if isinstance(given, UnsetType) else given
 
 
-def _retention(given: _Retention | UnsetType | None) -> Retention | None:
+def _retention(given: _Retention | UnsetType | None) -> RetentionPolicy | None:
     if given is None or isinstance(given, UnsetType):
         return None
     if (given.age is UNSET) == (given.infinite is UNSET):
         raise bad_json("retention_policy: one of 'age' and 'infinite'")
     if isinstance(given.age, UnsetType):
-        return Retention(None)
+        return RetentionPolicy(None)
     check_u64(given.age, "retention_policy.age", ErrorCode.BAD_JSON)
     if given.age == 0:
         raise invalid("retention_policy.age: at least one second")
-    return Retention(given.age)
+    return RetentionPolicy(given.age)
 
 
 # Effective settings.
