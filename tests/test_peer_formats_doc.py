@@ -6,6 +6,8 @@ from pathlib import Path
 
 from millpond.actors.positions import Position
 from millpond.actors.store.changes import Chunk
+from millpond.node.chat.groups.membership import Membership, new_group
+from millpond.node.chat.groups.signed import Change, GroupMessage, message_hash, sign
 from millpond.node.chat.history_cipher import LOGS, HistoryCipher, location
 from millpond.node.peers.card import ContactCard, decode_card, encode_card
 from millpond.node.peers.data_key import DataKey, FolderState, encode_data_key, read_data_key
@@ -85,3 +87,21 @@ def test_what_is_sealed_in_an_encrypted_folder(tmp_path: Path) -> None:
     assert location(LOGS + b"bob", chunk).hex() == vector("location of a chunk")
     stored = HistoryCipher(key).encrypted(LOGS + b"bob", chunk)
     assert stored.data.hex() == vector("its data `hi`")
+
+
+def test_the_group_of_alice() -> None:
+    now, text = int(TIME * 1000), b'{"kind":"text","line":"5f3a9c01","n":1,"at":1763683200000,'
+    group, first = new_group(ALICE, "pond", now, bytes(range(16)))
+    assert vector("id of the group `pond` of Alice") == group.hex()
+    assert vector("its first record") == first.hex()
+    membership = Membership(group)
+    membership.add(first, TIME)
+    added = membership.make(ALICE, Change.ADD, now, members=[(BOB.public, "bob")])
+    membership.add(bytes.fromhex(vector("Alice adds Bob")), TIME)
+    assert vector("Alice adds Bob") == added.hex()
+    assert vector("Bob joins") == membership.make(BOB, Change.JOIN, now).hex()
+    assert membership.state is not None
+    head, body = membership.state.head, text + b'"text":"hi"}'
+    said = GroupMessage(1, group, 1, head, BOB.public, bytes(range(16)), b"", (), body)
+    assert vector("group message `hi` of Bob") == sign(said, BOB).hex()
+    assert vector("hash of that message") == message_hash(said).hex()
