@@ -311,7 +311,8 @@ def answer(operation: int, body: bytes, client: Admission, sources: StatusSource
             return msgspec.msgpack.encode(page)
         case Operation.OVERVIEW:
             read_body(body, OverviewRequest)
-            return msgspec.msgpack.encode(overview(sources))
+            is_operator = sources.is_operator(client.principal)
+            return msgspec.msgpack.encode(overview(sources, names_peers=is_operator))
         case Operation.REPLICA_SNAPSHOT:
             due = read_body(body, SnapshotRequest)
             return msgspec.msgpack.encode(sources.replica_snapshot(due))

@@ -8,6 +8,7 @@ text, so the text says something sensible there.
 from __future__ import annotations
 
 from enum import Enum
+from typing import NamedTuple
 
 from millpond.node.chat.payloads import Text
 from millpond.node.chat.records import Record
@@ -30,6 +31,29 @@ class Action(Enum):
     DELETE = "delete"
     REACT = "react"
     UNREACT = "unreact"
+
+
+class ChangeOrder(NamedTuple):
+    """The place of a change among those of the same message by the same author: the later one
+    counts. Within a line of messages the number `n` decides, as some arrive late; else the record.
+    """
+
+    line: str
+    n: int
+    sequence: int
+
+    @classmethod
+    def of(cls, record: Record, sequence: int) -> ChangeOrder:
+        """The place of a stored record."""
+        return cls(record.line, record.n, sequence)
+
+    def is_later(self, than: ChangeOrder | None) -> bool:
+        """True if this change counts, and the other one no more."""
+        if than is None:
+            return True
+        if self.line == than.line and self.n != than.n:
+            return self.n > than.n
+        return self.sequence > than.sequence
 
 
 _ACTIONS = {action.value: action for action in Action}

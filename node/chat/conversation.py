@@ -12,7 +12,8 @@ from itertools import islice, takewhile
 
 import msgspec
 
-from millpond.node.chat.actions import Action, action_of, is_shown_alone
+from millpond.node.chat.actions import Action, ChangeOrder, action_of, is_shown_alone
+from millpond.node.chat.messages import PREVIEW_CHARS
 from millpond.node.chat.payloads import Text
 from millpond.node.chat.records import VERSION, Kind, Record, State, is_newer
 from millpond.node.chat.reorder import Gap, OrderedMessage, ReorderBuffer
@@ -22,6 +23,8 @@ SEEN_MAX = 100_000
 their state."""
 UNREAD_MAX = 10_000
 """The most messages that count as unread, or that wait for a receipt of one kind."""
+EARLY_MAX = 256
+"""The most messages of a peer that were changed before they came, and are remembered."""
 
 
 class OwnMessage(msgspec.Struct):
@@ -43,6 +46,14 @@ class LatestMessage(msgspec.Struct, frozen=True):
     text: str
     at: int
     uuid: str = ""
+
+
+class EarlyChanges(msgspec.Struct):
+    """The changes of a message of the peer that has not come yet."""
+
+    is_deleted: bool = False
+    text: str = ""
+    edit: ChangeOrder | None = None
 
 
 class PendingReceipts(msgspec.Struct, frozen=True):
@@ -87,6 +98,8 @@ class Conversation:
         self._waiting: OrderedDict[str, OwnMessage] = OrderedDict()
         self._seen: OrderedDict[str, int] = OrderedDict()
         self._unread: OrderedDict[int, str] = OrderedDict()
+        self._last_edit: ChangeOrder | None = None
+        self._early: OrderedDict[str, EarlyChanges] = OrderedDict()
         self._receipts_sent = {
             State.DELIVERED: positions.delivered_sent,
             State.READ: positions.read_sent,
@@ -244,7 +257,7 @@ class Conversation:
         changed = self._own.get(record.about)
         if changed is not None and action_of(record) is Action.DELETE:
             changed.is_deleted = True
-        self._update_last(record)
+        self._update_last(sequence, record)
 
     def _add_own(self, sequence: int, record: Record) -> None:
         text = Text(record.line, record.n, record.at, record.text, record.action, record.about)
@@ -259,13 +272,17 @@ class Conversation:
         return len(self._own) > SEEN_MAX or own.text.at < at - self._life_ms
 
     def _replay_in(self, sequence: int, record: Record) -> None:
+        is_early = bool(record.about) and record.about not in self._seen
         self._remember(record.uuid, record.at)
         self.is_answered = True
         if record.line:
             self.reorder_buffer.resume(record.line, record.n)
-        self._update_last(record)
+        early = self._early.pop(record.uuid, None)
+        self._update_last(sequence, record, early)
         if not is_shown_alone(record):
             self._add_pending(State.DELIVERED, sequence, record.uuid)
+            if is_early:
+                self._add_early(sequence, record)
             if action_of(record) is Action.DELETE:
                 self._remove_unread(record.about)
             return
@@ -273,25 +290,49 @@ class Conversation:
             self._add_pending(State.READ, sequence, record.uuid)
             return
         self._add_pending(State.DELIVERED, sequence, record.uuid)
+        if early is not None and early.is_deleted:
+            return
         self._unread[sequence] = record.uuid
         if len(self._unread) > UNREAD_MAX:
             self._unread.popitem(last=False)
+
+    def _add_early(self, sequence: int, record: Record) -> None:
+        """Remember a change of a message that comes late."""
+        action = action_of(record)
+        if action not in (Action.EDIT, Action.DELETE):
+            return
+        early = self._early.setdefault(record.about, EarlyChanges())
+        if action is Action.DELETE:
+            early.is_deleted = True
+        elif (order := ChangeOrder.of(record, sequence)).is_later(early.edit):
+            early.text, early.edit = record.text[:PREVIEW_CHARS], order
+        if len(self._early) > EARLY_MAX:
+            self._early.popitem(last=False)
 
     def _remove_unread(self, uuid: str) -> None:
         """A deleted message needs no reader."""
         for sequence in [each for each, unread in self._unread.items() if unread == uuid]:
             del self._unread[sequence]
 
-    def _update_last(self, record: Record) -> None:
+    def _update_last(
+        self, sequence: int, record: Record, early: EarlyChanges | None = None
+    ) -> None:
         last = self.last
         if is_shown_alone(record):
-            self.last = LatestMessage(record.kind, record.text, record.at, record.uuid)
+            text, self._last_edit = record.text, None
+            if early is not None and early.edit is not None:
+                text, self._last_edit = early.text, early.edit
+            if early is not None and early.is_deleted:
+                text = ""
+            self.last = LatestMessage(record.kind, text, record.at, record.uuid)
         elif last is not None and last.kind is record.kind and last.uuid == record.about:
+            order = ChangeOrder.of(record, sequence)
             match action_of(record):
                 case Action.DELETE:
                     self.last = LatestMessage(last.kind, "", last.at, last.uuid)
-                case Action.EDIT if last.text and not record.late:
+                case Action.EDIT if last.text and order.is_later(self._last_edit):
                     self.last = LatestMessage(last.kind, record.text, last.at, last.uuid)
+                    self._last_edit = order
 
     def _replay_state(self, record: Record) -> None:
         own = self._own.get(record.uuid)

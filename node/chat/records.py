@@ -56,6 +56,7 @@ def is_newer(state: State, than: State) -> bool:
     return _RANKS[state] > _RANKS[than]
 
 
+Uuid = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{32})?$")]
 Count = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
 
 
@@ -72,7 +73,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     v: int
     kind: Kind
     at: Count
-    uuid: str = ""
+    uuid: Uuid = ""
     text: str = ""
     state: State | None = None
     n: Count = 0

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from millpond.node.chat.actions import Action, action_of, is_shown_alone
+from millpond.node.chat.actions import Action, ChangeOrder, action_of, is_shown_alone
 from millpond.node.chat.records import Kind, Record
 
 TEXT_BYTES_MAX = 32 * 2**20
@@ -26,7 +26,8 @@ EXCERPT_CHARS, EXCERPT_BEFORE = 200, 60
 _SCHEMA = """
 CREATE TABLE texts (
     id INTEGER PRIMARY KEY, conversation BLOB NOT NULL, kind TEXT NOT NULL, uuid TEXT NOT NULL,
-    sequence INTEGER NOT NULL, at INTEGER NOT NULL, text TEXT NOT NULL, version INTEGER NOT NULL);
+    sequence INTEGER NOT NULL, at INTEGER NOT NULL, text TEXT NOT NULL,
+    is_deleted INTEGER NOT NULL, line TEXT, n INTEGER, edited INTEGER);
 CREATE UNIQUE INDEX by_uuid ON texts (conversation, kind, uuid);
 CREATE INDEX by_time ON texts (at);
 CREATE VIRTUAL TABLE words USING fts5(
@@ -57,6 +58,19 @@ class FoundMessage(msgspec.Struct, frozen=True):
     text: str
 
 
+class _Change(msgspec.Struct, frozen=True):
+    """A change of a message: a new text, or None if it is deleted."""
+
+    text: str | None
+    order: ChangeOrder
+
+    def is_later(self, than: _Change | None) -> bool:
+        """True if this one counts; nothing comes after a deletion."""
+        if than is None or than.text is None:
+            return than is None
+        return self.text is None or self.order.is_later(than.order)
+
+
 class SearchIndex:
     """An index. Records may come in any order; the same record again changes nothing. Its methods
     block, and are called by one thread at a time."""
@@ -65,7 +79,7 @@ class SearchIndex:
         """Raises sqlite3.OperationalError if this SQLite has no FTS5."""
         self.text_bytes = 0
         """The bytes of texts, also of changes of messages that are not here."""
-        self._changes: dict[tuple[bytes, Kind, str], tuple[int, str | None]] = {}
+        self._changes: dict[tuple[bytes, Kind, str], _Change] = {}
         self._db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         self._db.executescript(_SCHEMA)
 
@@ -101,54 +115,57 @@ class SearchIndex:
         return [FoundMessage(row[0], Kind(row[1]), *row[2:]) for row in rows]
 
     def _add(self, conversation: bytes, sequence: int, record: Record) -> None:
-        version, text = self._changes.pop(
-            (conversation, record.kind, record.uuid), (0, record.text)
-        )
-        if version:
+        change = self._changes.pop((conversation, record.kind, record.uuid), None)
+        text: str | None = record.text
+        if change is not None:
+            text = change.text
             self.text_bytes -= _size(text)
         if text is None:
             return
-        row = (conversation, record.kind.value, record.uuid, sequence, record.at, text, version)
-        done = self._db.execute("INSERT OR IGNORE INTO texts VALUES (NULL, ?,?,?,?,?,?,?)", row)
+        order = (None, None, None) if change is None else tuple(change.order)
+        row = (conversation, record.kind.value, record.uuid, sequence, record.at, text, 0, *order)
+        insert = "INSERT OR IGNORE INTO texts VALUES (NULL, ?,?,?,?,?,?,?,?,?,?)"
+        done = self._db.execute(insert, row)
         if done.rowcount:
             words = (done.lastrowid, _spaced(text))
             self._db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", words)
             self.text_bytes += _size(text)
 
     def _change(self, conversation: bytes, sequence: int, record: Record) -> None:
-        text: str | None
-        match action_of(record):
-            case Action.EDIT:
-                # One that is shown late counts less than any other.
-                version, text = (1 if record.late else sequence + 2), record.text
-            case Action.DELETE:
-                version, text = 2**62, None
-            case _:
-                return
+        action = action_of(record)
+        if action not in (Action.EDIT, Action.DELETE):
+            return
+        text = record.text if action is Action.EDIT else None
+        change = _Change(text, ChangeOrder.of(record, sequence))
         found = self._db.execute(
-            "SELECT id, version, text FROM texts WHERE conversation = ? AND kind = ? AND uuid = ?",
+            "SELECT id, text, is_deleted, line, n, edited FROM texts"
+            " WHERE conversation = ? AND kind = ? AND uuid = ?",
             (conversation, record.kind.value, record.about),
         ).fetchone()
         if found is not None:
-            if version > found[1]:
-                self._replace(found[0], found[2], version, text)
+            row, before, is_deleted, line, n, edited = found
+            is_changed = is_deleted or edited is not None
+            last = _Change(None if is_deleted else before, ChangeOrder(line, n, edited))
+            if change.is_later(last if is_changed else None):
+                self._replace(row, before, change)
             return
         key = (conversation, record.kind, record.about)
-        before = self._changes.get(key, (0, None))
-        if version > before[0] and len(self._changes) < CHANGES_MAX:
-            self._changes[key] = version, text
-            self.text_bytes += _size(text) - _size(before[1])
+        known = self._changes.get(key)
+        if change.is_later(known) and len(self._changes) < CHANGES_MAX:
+            self._changes[key] = change
+            self.text_bytes += _size(text) - _size(None if known is None else known.text)
 
-    def _replace(self, row: int, before: str, version: int, text: str | None) -> None:
+    def _replace(self, row: int, before: str, change: _Change) -> None:
         """A deleted message stays as a row without a text, which nothing brings back."""
         words = "INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)"
         self._db.execute(words, (row, _spaced(before)))
+        text = change.text or ""
         self.text_bytes += _size(text) - _size(before)
-        update = "UPDATE texts SET text = ?, version = ? WHERE id = ?"
-        self._db.execute(update, (text or "", version, row))
-        self._db.execute(
-            "INSERT INTO words (rowid, text) VALUES (?, ?)", (row, _spaced(text or ""))
+        update = (
+            "UPDATE texts SET text = ?, is_deleted = ?, line = ?, n = ?, edited = ? WHERE id = ?"
         )
+        self._db.execute(update, (text, change.text is None, *change.order, row))
+        self._db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (row, _spaced(text)))
 
 
 def excerpt(text: str, query: str) -> str:

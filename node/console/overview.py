@@ -116,8 +116,8 @@ class OverviewReply(msgspec.Struct):
     replica: ReplicaInfo | None
 
 
-def overview(sources: StatusSources) -> OverviewReply:
-    """The node now."""
+def overview(sources: StatusSources, *, names_peers: bool) -> OverviewReply:
+    """The node now. `names_peers`: with the names of contacts, which are for the operator."""
     store, delivery, usage = sources.store, sources.delivery, sources.store.usage
     used = resource.getrusage(resource.RUSAGE_SELF)
     counters = {each.name: getattr(delivery, each.name) for each in fields(delivery)}
@@ -142,7 +142,7 @@ def overview(sources: StatusSources) -> OverviewReply:
         durability=sources.durability.name.lower(),
         listeners=dict(sources.listeners),
         cpu_s=used.ru_utime + used.ru_stime,
-        findings=list(_findings(sources, on_disk)),
+        findings=list(_findings(sources, on_disk, names_peers)),
         totals={
             "cells": len(sources.scheduler.cells),
             "streams": sources.streams,
@@ -218,7 +218,9 @@ def _disk(folder: Path) -> tuple[int, int]:
     return found.free, found.total
 
 
-def _findings(sources: StatusSources, store: StoreOverview | None) -> Iterator[Finding]:
+def _findings(
+    sources: StatusSources, store: StoreOverview | None, names_peers: bool
+) -> Iterator[Finding]:
     """The problems of the node, the worst first."""
     clock = sources.clock
     if sources.is_draining:
@@ -264,7 +266,7 @@ def _findings(sources: StatusSources, store: StoreOverview | None) -> Iterator[F
             f"{_count(sources.message_requests, 'message request')} of unknown senders.",
             "Answer with millpond chat requests.",
         )
-    yield from _of_peers(sources)
+    yield from _of_peers(sources, names_peers)
 
 
 def _of_store(store: StoreOverview) -> Iterator[Finding]:
@@ -285,8 +287,13 @@ def _of_store(store: StoreOverview) -> Iterator[Finding]:
         )
 
 
-def _of_peers(sources: StatusSources) -> Iterator[Finding]:
+def _of_peers(sources: StatusSources, names_peers: bool) -> Iterator[Finding]:
     waiting = [each for each in sources.peers() if each.queued and not each.is_online]
+    if waiting and not names_peers:
+        messages = _count(sum(each.queued for each in waiting), "message")
+        peers = _count(len(waiting), "contact")
+        yield Finding("warn", f"{messages} for {peers}, away now.")
+        return
     for each in sorted(waiting, key=lambda row: -row.queued)[:WAITING_PEERS_MAX]:
         yield Finding("warn", f"{_count(each.queued, 'message')} for {each.name}, who is away.")
 

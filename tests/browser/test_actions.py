@@ -182,3 +182,31 @@ async def test_what_has_the_uuid_of_an_own_message_or_of_an_invite_changes_neith
     await tab.until(sees("mine", "not yours", "x" * 65))
     assert await tab.text(".ours .text") == "mine"
     assert tab.errors == []
+
+
+async def test_a_late_change_does_not_undo_a_later_one(
+    tab: Tab, homes: AsyncExitStack, alice: Person, bob: Person
+) -> None:
+    from millpond.node.chat.records import Kind, Record, encode_record
+
+    await homes.enter_async_context(alice.at_home())
+    log = alice.history_with(bob.public)
+    await log.create(2**26)
+
+    def came(n: int, text: str, action: str = "") -> Record:
+        told = {"action": action, "about": f"{1:032x}" if action else "", "late": True}
+        return Record(1, Kind.IN, 1000, f"{n:032x}", text, None, n, "bbbbbbbb", 1000, **told)  # type: ignore[arg-type]
+
+    records = [
+        came(1, "helo"),
+        came(4, "hello", "edit"),
+        came(3, "hell", "edit"),
+        came(6, "👍", "react"),
+        came(5, "👎", "react"),
+    ]
+    await log.append([encode_record(each) for each in records])
+    await alice.enters(tab)
+    await talks_with(tab, bob)
+    await tab.until(sees("hello"))
+    assert await tab.text(".reaction") == "👍"
+    assert tab.errors == []

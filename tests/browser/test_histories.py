@@ -188,3 +188,24 @@ async def test_fates_are_shown_as_far_as_they_got(
     await opened(tab, homes, alice, bob, bodies)
     fates = "[...document.querySelectorAll('.fate')].map((each) => each.ariaLabel)"
     assert await tab.run(fates) == ["Sent", "Read", "Delivered", "Refused"]
+
+
+async def test_a_history_of_changes_alone_is_read_back_as_far_as_somebody_wants(
+    tab: Tab, homes: AsyncExitStack, alice: Person, bob: Person
+) -> None:
+    change = {"action": "react", "about": "0" * 32}
+    bodies = [record("in", 0, "the first")]
+    bodies += [record("in", place, "ok", **change) for place in range(1, 12_000)]
+    bodies.append(record("in", 12_000, "the last"))
+    await opened(tab, homes, alice, bob, bodies)
+    older = "document.getElementById('load-older')"
+    texts = "[...document.querySelectorAll('.message .text')].map((each) => each.textContent)"
+    assert await tab.run(texts) == ["the last"]
+    await tab.until(f"!{older}.hidden")
+    for _ in range(2):
+        await tab.click("#load-older")
+        await tab.until("document.getElementById('loading').hidden")
+    await tab.until(f"{texts}.length === 2")
+    assert await tab.run(texts) == ["the first", "the last"]
+    assert await tab.run(f"{older}.hidden")
+    assert tab.errors == []

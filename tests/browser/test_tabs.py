@@ -117,3 +117,17 @@ async def test_nobody_is_known_to_write_while_the_own_node_is_away(
         await other.until("document.getElementById('talk-presence').innerText === 'Typing…'")
     offline = "Not known while you are offline"
     await other.until(f"document.getElementById('talk-presence').innerText === '{offline}'")
+
+
+async def test_a_tab_whose_session_has_ended_notifies_no_more(
+    chromium: Browser, tab: Tab, homes: AsyncExitStack, alice: Person, bob: Person
+) -> None:
+    await homes.enter_async_context(alice.at_home())
+    await homes.enter_async_context(bob.at_home())
+    held = "navigator.locks.query().then(({ held }) => held.length)"
+    await alice.enters(tab)
+    await tab.until("document.title === 'Millpond'")
+    assert await tab.run(held) == 1
+    alice.running.web.login.revoke_all()
+    await tab.until("document.body.dataset.view === 'login'")
+    await tab.until(f"(async () => (await {held}) === 0)()")

@@ -398,7 +398,7 @@ class Dialogue:
             shown = self._view.take(record)
             if self._screen.is_interactive:
                 lines += shown
-            elif record.kind is Kind.IN:
+            elif record.kind is Kind.IN and shown:
                 lines += self._view.plain(record)
         await self._screen.show(lines)
 

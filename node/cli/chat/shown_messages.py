@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from millpond.node.chat.actions import Action, action_of, is_shown_alone
+from millpond.node.chat.actions import Action, ChangeOrder, action_of, is_shown_alone
 from millpond.node.chat.records import Kind, Record
 
 MESSAGES_MAX = 10_000
@@ -24,6 +24,8 @@ class ShownMessage(msgspec.Struct):
     is_edited: bool = False
     is_deleted: bool = False
     reactions: dict[Kind, str] = msgspec.field(default_factory=dict)
+    edit: ChangeOrder | None = None
+    reacted: dict[Kind, ChangeOrder] = msgspec.field(default_factory=dict)
 
 
 class ShownMessages:
@@ -31,8 +33,9 @@ class ShownMessages:
 
     def __init__(self) -> None:
         self._messages: dict[tuple[Kind, str], ShownMessage] = {}
-        self._early: dict[str, list[Record]] = {}
+        self._early: dict[str, list[tuple[int, Record]]] = {}
         self._early_count = 0
+        self._count = 0
 
     def get(self, kind: Kind, uuid: str) -> ShownMessage | None:
         """A message of one side; None: it is not known, or was forgotten."""
@@ -60,36 +63,44 @@ class ShownMessages:
             if message.kind is kind and not message.is_deleted:
                 yield message
 
-    def learn(self, record: Record) -> None:
-        """Apply a record."""
+    def learn(self, record: Record) -> bool:
+        """Apply a record. False: it changes nothing, as a later change has come before it."""
         if record.kind not in MESSAGES:
-            return
+            return True
+        self._count += 1
         if not is_shown_alone(record):
             if self._named(record.about) is not None:
-                self._change(record)
-            elif self._early_count < MESSAGES_MAX:
-                self._early.setdefault(record.about, []).append(record)
+                return self._change(self._count, record)
+            if self._early_count < MESSAGES_MAX:
+                self._early.setdefault(record.about, []).append((self._count, record))
                 self._early_count += 1
-            return
+            return True
         message = ShownMessage(record.kind, record.uuid, record.at, record.text)
         self._messages[record.kind, record.uuid] = message
         if len(self._messages) > MESSAGES_MAX:
             self._messages.pop(next(iter(self._messages)))
-        for change in self._early.pop(record.uuid, []):  # it came before what it is about
+        for place, change in self._early.pop(record.uuid, []):
             self._early_count -= 1
-            self._change(change)
+            self._change(place, change)
+        return True
 
-    def _change(self, record: Record) -> None:
+    def _change(self, place: int, record: Record) -> bool:
         message = self.changed_by(record)
-        if message is None or message.is_deleted:
-            return
-        match action_of(record):
-            case Action.EDIT if not (record.late and message.is_edited):
-                message.text, message.is_edited = record.text, True
-            case Action.DELETE:
-                message.text, message.is_deleted = "", True
-                message.reactions.clear()
-            case Action.REACT:
-                message.reactions[record.kind] = record.text
-            case Action.UNREACT:
-                message.reactions.pop(record.kind, None)
+        if message is None:
+            return True
+        action, order = action_of(record), ChangeOrder.of(record, place)
+        known = message.edit if action is Action.EDIT else message.reacted.get(record.kind)
+        if action is Action.DELETE:
+            message.text, message.is_deleted = "", True
+            message.reactions.clear()
+            return True
+        if message.is_deleted or not order.is_later(known):
+            return False
+        if action is Action.EDIT:
+            message.text, message.is_edited, message.edit = record.text, True, order
+            return True
+        message.reacted[record.kind] = order
+        message.reactions.pop(record.kind, None)
+        if action is Action.REACT:
+            message.reactions[record.kind] = record.text
+        return True

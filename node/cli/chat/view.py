@@ -111,7 +111,8 @@ class ConversationView:
         """A record came. Gives lines to be shown now."""
         about = self.messages.target(record)
         about = None if about is None else msgspec.structs.replace(about)  # as it was
-        self._learn(record)
+        if not self._learn(record):
+            return []
         return list(self._lines(record, about, is_history=False))
 
     def plain(self, record: Record) -> list[str]:
@@ -154,8 +155,8 @@ class ConversationView:
         is_early = state is State.SENT and not self.is_accepted
         return NOT_ACCEPTED if is_early else STATE_TEXTS[state]
 
-    def _learn(self, record: Record) -> None:
-        self.messages.learn(record)
+    def _learn(self, record: Record) -> bool:
+        has_changed = self.messages.learn(record)
         if record.kind in (Kind.OUT, Kind.INVITE):
             text = told_text(record) if record.kind is Kind.OUT else None
             self._own[record.uuid] = OwnMessage(text, record.state or State.WAITING)
@@ -167,6 +168,7 @@ class ConversationView:
             if own is not None and is_newer(record.state, own.state):
                 own.state = record.state
                 self._changes[record.uuid] = None
+        return has_changed
 
     def _lines(
         self, record: Record, about: ShownMessage | None, *, is_history: bool

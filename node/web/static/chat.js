@@ -62,6 +62,7 @@ class Page {
     }
     if (state.kind === "ended") {
       login.forget();
+      this.tabs.close();
       this.frame.showLogin("This login has ended. Ask your node for a new link:");
     }
   }
@@ -205,6 +206,7 @@ class Page {
     const first = chat.unread ? talk.items.find(isUnread) : null;
     this.timeline.open(talk, chat.name, first?.sequence ?? null);
     this.frame.showEmptiness(talk);
+    this.frame.showLoading(false, talk.isPaused);
     this.follow(talk, chat);
   }
 
@@ -255,7 +257,7 @@ class Page {
       if (this.timeline.talk === talk) this.timeline.prepended(added);
     } finally {
       this.isLoading = false;
-      this.frame.showLoading(false);
+      this.frame.showLoading(false, this.talks.get(this.open)?.isPaused);
     }
   }
 

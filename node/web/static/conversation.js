@@ -13,6 +13,9 @@ const PAGE_RECORDS = 200;
 const BACK_RECORDS = 1000;
 const PAGE_ITEMS = 60;
 const LIVE_RECORDS = 500;
+// So many records are read back at once; a history of changes alone has few messages in them.
+const LOOKED_RECORDS = 5000;
+const UUID = /^([0-9a-f]{32})?$/;
 const REACTION_BYTES_MAX = 64;
 const UTF8 = new TextDecoder();
 const BYTES = new TextEncoder();
@@ -38,6 +41,7 @@ export class Talk {
     this.marked = -1;
     this.draft = "";
     this.isAccepted = true;
+    this.isPaused = false;
   }
 
   /** Everything there is to show, oldest first. */
@@ -66,11 +70,16 @@ export class Talk {
     }
   }
 
-  /** Read backwards until there is a page more to show, or nothing left; gives how many items. */
+  /** Read backwards until there is a page more to show, or nothing left; gives how many items.
+   *  After LOOKED_RECORDS it pauses. */
   older(home, wanted = PAGE_ITEMS) {
     return this.alone(async () => {
       let added = 0;
-      while (this.hasOlder && added < wanted) added += await this.readBack(home, PAGE_RECORDS);
+      let looked = 0;
+      for (; this.hasOlder && added < wanted && looked < LOOKED_RECORDS; looked += PAGE_RECORDS) {
+        added += await this.readBack(home, PAGE_RECORDS);
+      }
+      this.isPaused = this.hasOlder && added < wanted;
       return added;
     });
   }
@@ -168,18 +177,16 @@ export class Talk {
   }
 
   /** A record about another message; those of older pages come later, and change less. */
-  change({ kind, action, about, text, late = false }, sequence) {
+  change({ kind, action, about, text, line = "", n = 0 }, sequence) {
     if (!this.changes.has(about)) this.changes.set(about, { in: {}, out: {} });
     const changed = this.changes.get(about)[kind];
+    const order = { line, n, sequence };
     if (action === "delete") {
       changed.isDeleted = true;
     } else if (action === "edit") {
-      const isFirst = !changed.edit;
-      if (isFirst || (sequence > changed.edit.sequence ? !late : changed.edit.late)) {
-        changed.edit = { text, sequence, late };
-      }
-    } else if (sequence > (changed.reaction?.sequence ?? -1)) {
-      changed.reaction = { text: action === "react" ? text : null, sequence };
+      if (isLater(order, changed.edit)) changed.edit = { text, ...order };
+    } else if (isLater(order, changed.reaction)) {
+      changed.reaction = { text: action === "react" ? text : null, ...order };
     }
     for (const key of keysOf(about)) {
       const item = this.byKey.get(key);
@@ -232,6 +239,14 @@ export function isChange({ kind, action, about, text = "" }) {
   return isMessage && Boolean(about) && CHANGES.has(action) && !isTooLong;
 }
 
+/** True if a change counts and `than` no more: within a line of messages by its number, as some
+ *  arrive late; else by its record. */
+function isLater(change, than) {
+  if (!than) return true;
+  if (change.line === than.line && change.n !== than.n) return change.n > than.n;
+  return change.sequence > than.sequence;
+}
+
 /** Is the stream not there, as nothing was said yet? */
 export function isUnknown(error) {
   return error instanceof Refused && error.code === code.UNKNOWN_STREAM;
@@ -252,7 +267,8 @@ function keysOf(uuid) {
 function parse(body) {
   try {
     const record = JSON.parse(UTF8.decode(body));
-    return record?.v === 1 && typeof record.kind === "string" ? record : null;
+    const isRecord = record?.v === 1 && typeof record.kind === "string";
+    return isRecord && UUID.test(record.uuid ?? "") ? record : null;
   } catch (error) {
     if (error instanceof SyntaxError) return null;
     throw error;

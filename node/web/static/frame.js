@@ -70,6 +70,7 @@ export class Frame {
     byId("requests").addEventListener("click", () => page.answerRequests());
     byId("add-first").addEventListener("click", () => page.add());
     byId("try-now").addEventListener("click", () => page.home.tryNow());
+    byId("load-older").addEventListener("click", () => page.attempt(() => page.loadOlder()));
     byId("to-end").addEventListener("click", () => page.timeline.toEnd());
     byId("timeline").addEventListener("click", ({ target }) => {
       const { retry, drop } = target.dataset;
@@ -145,6 +146,7 @@ export class Frame {
     this.measure();
     this.setFresh(0);
     byId("empty").hidden = true;
+    this.showLoading(false);
     byId("scroller").setAttribute("aria-label", `Messages with ${chat.name}`);
     if (!isTouched) this.draft.focus({ preventScroll: true });
   }
@@ -266,8 +268,9 @@ export class Frame {
     byId("empty").hidden = !isEmpty;
   }
 
-  showLoading(is) {
+  showLoading(is, isPaused = false) {
     byId("loading").hidden = !is;
+    byId("load-older").hidden = is || !isPaused;
   }
 
   showPlace(isAtEnd) {

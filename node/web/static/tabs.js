@@ -35,11 +35,24 @@ export class Tabs {
       if (data === "attended") this.attendedAt = Date.now();
     });
     window.addEventListener("focus", () => this.attend());
-    // The first tab notifies, until it is closed.
-    navigator.locks?.request(NAME, () => {
-      this.isLeader = true;
-      return new Promise(() => {});
+    // The first tab notifies, until it is closed or its session has ended.
+    this.ended = new AbortController();
+    const { signal } = this.ended;
+    const lead = () => {
+      this.isLeader = !signal.aborted;
+      return new Promise((resolve) => signal.addEventListener("abort", resolve));
+    };
+    navigator.locks?.request(NAME, { signal }, lead).catch((error) => {
+      if (error.name !== "AbortError") throw error;
     });
+  }
+
+  /** The session has ended: another tab notifies. */
+  close() {
+    this.isLeader = false;
+    this.ended.abort();
+    this.channel?.close();
+    this.channel = null;
   }
 
   /** Messages were marked as read here. */

@@ -126,7 +126,7 @@ export class Timeline {
       this.from = Math.max(this.from, this.to - ROWS_MAX);
       this.draw();
     }
-    if (scrollTop < NEAR_PX && this.from < STEP && this.talk.hasOlder) {
+    if (scrollTop < NEAR_PX && this.from < STEP && this.talk.hasOlder && !this.talk.isPaused) {
       this.onNeed();
     }
     this.onPlace(this.isAtEnd);

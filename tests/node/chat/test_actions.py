@@ -10,7 +10,8 @@ import pytest
 
 from millpond.actors.errors import DataTooLarge, EmptyData, Malformed, NotFound
 from millpond.node.chat.actions import DELETED_TEXT, REACTION_BYTES_MAX
-from millpond.node.chat.conversation import Conversation
+from millpond.node.chat.conversation import EARLY_MAX, Conversation
+from millpond.node.chat.messages import PREVIEW_CHARS
 from millpond.node.chat.payloads import Text
 from millpond.node.chat.receiver import KEPT_BYTES_MAX, UNKNOWN_PAYLOAD
 from millpond.node.chat.records import Kind, Record, State, conversation_stream
@@ -101,8 +102,8 @@ def test_the_last_message_is_told_as_it_was_changed_by_its_author() -> None:
     for place, record in enumerate(
         [
             came(1, "helo"),
-            came(2, "hello", "edit", FIRST),
-            came(3, "heo", "edit", FIRST, late=True),
+            came(3, "hello", "edit", FIRST),
+            came(2, "heo", "edit", FIRST, late=True),
             came(4, "yes", "react", FIRST),
         ]
     ):
@@ -120,6 +121,37 @@ def test_the_last_message_is_told_as_it_was_changed_by_its_author() -> None:
     assert conversation.last.text == ""
     conversation.replay(7, forged)
     assert conversation.last.text == "mine"
+
+
+def test_the_later_of_two_late_edits_is_in_the_list() -> None:
+    conversation = Conversation(LIFE_MS)
+    conversation.replay(0, came(1, "helo"))
+    conversation.replay(1, came(4, "hello", "edit", FIRST, late=True))
+    assert conversation.last is not None and conversation.last.text == "hello"
+    conversation.replay(2, came(3, "hell", "edit", FIRST, late=True))
+    assert conversation.last.text == "hello"
+    conversation.replay(3, came(5, "hello!", "edit", FIRST, late=True))
+    assert conversation.last.text == "hello!"
+
+
+def test_changes_that_come_before_their_message_count() -> None:
+    conversation = Conversation(LIFE_MS)
+    conversation.replay(0, came(3, "hello", "edit", FIRST))
+    conversation.replay(1, came(4, DELETED_TEXT, "delete", SECOND))
+    conversation.replay(2, came(1, "helo", late=True))
+    assert conversation.last is not None and conversation.last.text == "hello"
+    assert conversation.unread == 1
+    conversation.replay(3, came(2, "gone", late=True))
+    assert (conversation.last.text, conversation.unread) == ("", 1)
+
+
+def test_so_many_changes_of_messages_that_never_come_are_kept() -> None:
+    conversation = Conversation(LIFE_MS)
+    for n in range(EARLY_MAX + 5):
+        about = (10**6 + n).to_bytes(16, "big")
+        conversation.replay(n, came(n, "x" * 1000, "edit", about))
+    assert len(conversation._early) == EARLY_MAX
+    assert {len(each.text) for each in conversation._early.values()} == {PREVIEW_CHARS}
 
 
 def test_an_action_of_a_later_version_is_a_text() -> None:

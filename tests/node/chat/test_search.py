@@ -85,8 +85,8 @@ def test_what_was_edited_and_deleted_is_found_as_it_is_now(backwards: bool) -> N
         came(1, "one first"),
         came(2, "two first"),
         came(3, "one second", "edit", 1),
-        came(4, "one third", "edit", 1),
-        came(5, "one late", "edit", 1, late=True),
+        came(5, "one third", "edit", 1),
+        came(4, "one late", "edit", 1, late=True),
         came(6, "deleted a message", "delete", 2),
         came(7, "two again", "edit", 2),
         came(8, "ok", "react", 1),
@@ -98,6 +98,27 @@ def test_what_was_edited_and_deleted_is_found_as_it_is_now(backwards: bool) -> N
     assert texts(index, "deleted") == []
     assert texts(index, "three") == ["three"]
     assert index.text_bytes == len("one third") + len("three")
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_of_two_late_edits_the_later_one_is_found(backwards: bool) -> None:
+    index = index_of(
+        came(1, "first"),
+        came(4, "fourth", "edit", 1, late=True),
+        came(3, "third", "edit", 1, late=True),
+        backwards=backwards,
+    )
+    assert (texts(index, "fourth"), texts(index, "third")) == (["fourth"], [])
+
+
+async def test_a_record_whose_uuid_is_none_ends_no_search(tmp_path: Path) -> None:
+    """The user of the node can write one into the history."""
+    alice, bob = couple(tmp_path)
+    async with alice.node() as here:
+        await say(here, "bob", "the pond")
+        stream = here.peer_services._local_stream(conversation_stream(bob.public))
+        await stream.append([b'{"v":1,"kind":"in","at":1,"uuid":"my own","text":"a pond"}'])
+        assert await find(here, "pond") == [("bob", "out", "the pond")]
 
 
 def test_nobody_changes_what_another_one_said() -> None:

@@ -143,6 +143,23 @@ def test_a_change_that_comes_before_its_message_counts() -> None:
     assert (message.text, message.is_edited) == ("hello", True)
 
 
+def test_a_late_change_does_not_undo_a_later_one() -> None:
+    records = [
+        record(1, "helo"),
+        record(4, "hello", "edit", 1),
+        record(3, "hell", "edit", 1),
+        record(6, "ok", "react", 1),
+        record(5, "no", "react", 1),
+        record(2, "took back a reaction", "unreact", 1),
+    ]
+    assert later(*records) == ["12:00  bob (edited): hello   [ok bob]"]
+    assert live(*records) == [
+        "12:00  bob: helo",
+        '12:00  bob (edited "helo"): hello',
+        f'{CHANGE_INDENT}bob reacted ok to "hello"',
+    ]
+
+
 def test_so_many_messages_are_known_and_no_more() -> None:
     messages = ShownMessages()
     for number in range(MESSAGES_MAX + 1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import pytest
 from millpond import Config, Node, connect
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.stats import StoreStats
+from millpond.node.access.rules_file import FILE_NAME as ACCESS_FILE
 from millpond.node.client.channel import Channel
 from millpond.node.client.connect import PROBE
 from millpond.node.config import LISTENERS
 from millpond.node.peers.identity import Identity
+from tests.node.chat.chat_client import couple, say
 from tests.node.processes import command_here, environment, serving
 
 OVERVIEW = 17
@@ -78,6 +81,28 @@ async def test_peers_have_what_their_connections_move() -> None:
             (after,) = (await probe.admin(OVERVIEW, {}))["peers"]
         assert (before["id"], before["connections"]) == (identity.id, 2)
         assert 1000 < after["bytes"] - before["bytes"] < 1200
+
+
+async def test_contacts_are_named_to_the_operator_alone(tmp_path: Path) -> None:
+    alice, _bob = couple(tmp_path)
+    rules = "".join(
+        f"token:{sha256(token).hexdigest()} {rights} {PROBE.decode()}\n"
+        for token, rights in ((b"all", "all,operator"), (b"admin", "list,admin"))
+    )
+    (alice.folder / ACCESS_FILE).write_text(rules)
+    async with alice.node() as here:
+        await say(here, "bob", "hello")
+        for token, text in (("all", "1 message for bob, who is"), ("admin", "1 message for 1 con")):
+            async with connect(alice.url, PROBE, window=0, token=token) as probe:
+                found = await told_in(probe, "1 message for")
+                assert text in found, token
+                assert ("bob" in found) is (token == "all")
+
+
+async def told_in(probe: Channel, begin: str) -> str:
+    """The finding that begins so, once there is one."""
+    found = await told(probe, lambda each: any(begin in it["text"] for it in each["findings"]))
+    return next(str(each["text"]) for each in found["findings"] if begin in each["text"])
 
 
 async def test_a_replica_tells_what_it_has_and_why_it_is_behind(tmp_path: Path) -> None:
