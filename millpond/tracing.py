@@ -1,7 +1,8 @@
 """Traces by OpenTelemetry, for programs with the extra `otel` (docs/guides/monitoring.md).
 
 `instrument()` has the clients and workers of this process make spans: send, process and settle of
-messages and jobs, send and receive of records. Without it nothing of OpenTelemetry is imported.
+messages and jobs, send and receive of records. Nodes of this process make spans of requests that
+carry a context. Without it nothing of OpenTelemetry is imported.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from millpond.node.client.tracing import hook, trace_of
+from millpond.transports.server.tracing import node_hook
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -25,16 +27,18 @@ def instrument(provider: TracerProvider | None = None) -> None:
     """
     try:
         from millpond.node.client.otel import OpenTelemetryTracing
+        from millpond.node.node_spans import OpenTelemetryNodeTracing
     except ModuleNotFoundError as exc:
         if exc.name is not None and exc.name.startswith("opentelemetry"):
             raise ImportError("traces need OpenTelemetry: pip install 'millpond[otel]'") from exc
         raise
     hook.active = OpenTelemetryTracing(provider)
+    node_hook.active = OpenTelemetryNodeTracing(provider)
 
 
 def uninstrument() -> None:
     """Make no more spans."""
-    hook.active = None
+    hook.active = node_hook.active = None
 
 
 def is_instrumented() -> bool:

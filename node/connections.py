@@ -40,6 +40,7 @@ from millpond.transports.server.memory_budget import MemoryBudget
 from millpond.transports.server.protocol_stats import stats_by_protocol
 from millpond.transports.server.rate_limit import SharedBuckets, TokenBucket
 from millpond.transports.server.refusals import Refusal, RefusalLog
+from millpond.transports.server.tracing import NodeTracing, node_hook
 
 
 class ConnectionRegistry:
@@ -289,6 +290,11 @@ class Services:
             ticks_ns, lambda: Reclaimed(trimmed.trims, trimmed.trimmed_bytes)
         )
         self.http = HttpCounters()
+
+    @property
+    def tracing(self) -> NodeTracing | None:
+        """Makes the spans of the node, as long as `millpond.tracing` asks for them."""
+        return node_hook.active
 
     def principal_key(self, address: str, identity: bytes | None = None) -> Hashable:
         """A client, for its share of the memory; None: one on this machine, which has none."""

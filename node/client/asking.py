@@ -8,7 +8,7 @@ may do either. The mailbox is one of the client that asks, and ends with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from math import ceil
 from typing import TYPE_CHECKING
@@ -78,9 +78,9 @@ class AnswerMailbox:
         self._number = 0
         self._slots = anyio.Semaphore(ASKS_MAX)
 
-    async def ask(self, data: bytes, timeout_s: float) -> bytes:
-        """Put a question, and wait for the first answer. Raises NoListener, AskFailed,
-        TimeoutError."""
+    async def ask(self, data: bytes, timeout_s: float, headers: Mapping[str, str]) -> bytes:
+        """Put a question with these headers, and wait for the first answer. Raises NoListener,
+        AskFailed, TimeoutError."""
         with anyio.fail_after(timeout_s):
             async with self._slots:
                 await self._opened()
@@ -88,7 +88,8 @@ class AnswerMailbox:
                 number = self._number
                 answer = self._waiting[number] = ReplyFuture[bytes]()
                 try:
-                    question = JobMessage(data, reply_to=ReplyTo(self._mailbox, number))
+                    to = ReplyTo(self._mailbox, number)
+                    question = JobMessage(data, reply_to=to, headers=dict(headers))
                     ttl = max(1, ceil(timeout_s))
                     body = b.PutBody(
                         self._channel, self._keys.next(), encode_job(question), ttl, True

@@ -199,7 +199,9 @@ class Message:
     async def __aenter__(self) -> Self:
         if hook.active is not None:
             name, number, attempt = self.channel.name, self.id, self.attempt
-            self._processing = hook.active.process(name, number, {}, "", attempt)
+            question = question_of(self.data)
+            carrier = {} if question is None else question.headers
+            self._processing = hook.active.process(name, number, carrier, "", attempt)
             self._processing.__enter__()
         return self
 
@@ -417,7 +419,10 @@ class Channel(Client[ChannelConnection]):
         self._check_open()
         if not data:
             raise EmptyData
-        return await self._answers.ask(data, timeout_s)
+        if hook.active is None:
+            return await self._answers.ask(data, timeout_s, {})
+        with hook.active.send(self.name, 1, len(data)) as span:
+            return await self._answers.ask(data, timeout_s, span.carrier)
 
     async def receive(self, timeout_s: float | None = None) -> Message:
         """The next message; TimeoutError after `timeout_s` seconds without any."""

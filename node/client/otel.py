@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -70,11 +70,19 @@ class OpenTelemetryTracing:
         with self._span("send", "send", SpanKind.PRODUCER, destination, _size(count, size)) as span:
             yield span
 
-    def begin_send(self, destination: Name, count: int, size: int) -> OpenTelemetryOpenSpan:
-        name, attributes = _named("send", "send", destination, _size(count, size))
+    def begin_send(
+        self, destination: Name, count: int, size: int, origins: Sequence[object] | None = None
+    ) -> OpenTelemetryOpenSpan:
+        name, attributes = attributes_of("send", "send", destination, _size(count, size))
+        parent, links = None, None
+        if origins is not None:
+            parent, links = _parent_or_links(origins)
         return OpenTelemetryOpenSpan(
-            self._tracer.start_span(name, kind=SpanKind.PRODUCER, attributes=attributes)
+            self._tracer.start_span(name, parent, SpanKind.PRODUCER, attributes, links)
         )
+
+    def origin(self) -> object:
+        return trace.get_current_span().get_span_context()
 
     @contextmanager
     def process(
@@ -106,12 +114,8 @@ class OpenTelemetryTracing:
             yield span
 
     def received(self, destination: Name, carriers: Iterable[TextHeaders], count: int) -> None:
-        contexts: dict[tuple[int, int], SpanContext] = {}
-        for carrier in carriers:
-            found = trace.get_current_span(context_of(carrier)).get_span_context()
-            if found.is_valid and len(contexts) < LINKS_MAX:
-                contexts[found.trace_id, found.span_id] = found
-        links = [Link(each) for each in contexts.values()]
+        found = (trace.get_current_span(context_of(each)).get_span_context() for each in carriers)
+        links = [Link(each) for each in _distinct(found)]
         more = {"messaging.batch.message_count": count}
         with self._span("receive", "receive", SpanKind.CONSUMER, destination, more, links=links):
             pass
@@ -128,9 +132,27 @@ class OpenTelemetryTracing:
         parent: otel_context.Context | None = None,
         links: list[Link] | None = None,
     ) -> Iterator[OpenTelemetrySpan]:
-        text, attributes = _named(name, kind, destination, more)
+        text, attributes = attributes_of(name, kind, destination, more)
         with self._tracer.start_as_current_span(text, parent, span_kind, attributes, links) as span:
             yield OpenTelemetrySpan(span)
+
+
+def _distinct(contexts: Iterable[object]) -> list[SpanContext]:
+    """The first different contexts of these, 32 at most."""
+    found: dict[tuple[int, int], SpanContext] = {}
+    for each in contexts:
+        if isinstance(each, SpanContext) and each.is_valid and len(found) < LINKS_MAX:
+            found[each.trace_id, each.span_id] = each
+    return list(found.values())
+
+
+def _parent_or_links(origins: Iterable[object]) -> tuple[otel_context.Context, list[Link]]:
+    """The parent of what was made in these spans, if it is one; else a new trace with links."""
+    contexts = _distinct(origins)
+    if len(contexts) == 1:
+        parent = trace.NonRecordingSpan(contexts[0])
+        return trace.set_span_in_context(parent, otel_context.Context()), []
+    return otel_context.Context(), [Link(each) for each in contexts]
 
 
 def _size(count: int, size: int) -> dict[str, Any]:
@@ -138,7 +160,9 @@ def _size(count: int, size: int) -> dict[str, Any]:
     return more if count == 1 else more | {"messaging.batch.message_count": count}
 
 
-def _named(name: str, kind: str, destination: Name, more: Attributes) -> tuple[str, dict[str, Any]]:
+def attributes_of(
+    name: str, kind: str, destination: Name, more: Attributes
+) -> tuple[str, dict[str, Any]]:
     """The name of a span, and its attributes."""
     if isinstance(destination, bytes):
         where = destination.decode("utf-8", "backslashreplace")

@@ -44,8 +44,14 @@ class Tracing(Protocol):
     def send(self, destination: Name, count: int, size: int) -> AbstractContextManager[Span]:
         """So many messages, jobs or records of so many bytes are sent to a channel or stream."""
 
-    def begin_send(self, destination: Name, count: int, size: int) -> OpenSpan:
-        """The same where nothing waits for the reply."""
+    def begin_send(
+        self, destination: Name, count: int, size: int, origins: Sequence[object] | None = None
+    ) -> OpenSpan:
+        """The same where nothing waits for the reply. `origins`: of a batch, the spans in which its
+        records were taken. If they are one it is the parent, else the span has links to them."""
+
+    def origin(self) -> object:
+        """The current span of this task, for `begin_send`."""
 
     def process(
         self,

@@ -36,7 +36,7 @@ from millpond.actors.streams import (
 from millpond.actors.streams.catalogs import access_tokens, topics
 from millpond.actors.streams.catalogs import channels as created_channels
 from millpond.actors.subscriptions.messages import SHOWN_MAX
-from millpond.node import activity, admin, events, log_handler
+from millpond.node import activity, admin, events, log_handler, node_spans
 from millpond.node.backup import service as backup_service
 from millpond.node.backup import snapshots as backup_snapshots
 from millpond.node.chat import (
@@ -52,6 +52,7 @@ from millpond.node.chat import (
 from millpond.node.cli import contexts, jsonl
 from millpond.node.cli.chat import shown_messages
 from millpond.node.cli.commands import import_
+from millpond.node.cli.options import traces
 from millpond.node.client import asking, connect, inbox, link, otel
 from millpond.node.client import channel as client_channel
 from millpond.node.client.channels import Channels
@@ -506,6 +507,8 @@ CLIENT: dict[str, Numbers] = {
     ),
     "silence of the node": (_of(LINK, "idle_s"), _of(LINK, "pong_s")),
     "traces that the span of a read is linked to": (otel.LINKS_MAX,),
+    "spans of a connection at a time, in the node": (node_spans.OPEN_SPANS_MAX,) * 2,
+    "export of spans when `serve --traces` stops": (traces.FLUSH_S,),
     "contexts": (contexts.CONTEXTS_MAX, contexts.BYTES_MAX),
     "a line for `import`": (jsonl.LINE_BYTES_MAX,),
     "`import` into a full or failing node": (import_.RETRY_LIMIT_S,),

@@ -45,6 +45,7 @@ from millpond.transports.http.request import (
 )
 from millpond.transports.http.response import Pairs, Response, ResponseWriter, plain_rejection
 from millpond.transports.server.refusals import Refusal
+from millpond.transports.server.tracing import has_trace
 
 TaskGuard = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
 """Awaits a request's coroutine; an exception is logged and does not reach other requests."""
@@ -163,6 +164,11 @@ class Application:
         request = Request(scope, receive, self._limits, route.head, route.cors)
         writer = ResponseWriter(send, request)
         active = request.active = ActiveRequest(request.client)
+        span = None
+        if services.tracing is not None:
+            span = services.tracing.request(
+                api.name, route.head.method, scope["path"], scope["headers"]
+            )
         try:
             response = self._admit(route, request, is_admitted=ADMITTED in scope)
             if response is not None:
@@ -171,6 +177,8 @@ class Application:
                 await self._run(api, request, writer)
         finally:
             services.unregister(active)
+            if span is not None:
+                span.end(writer.status)
             request.release()
             writer.release()
             answers, key = services.http.answers, (api.name, writer.status)
@@ -186,6 +194,8 @@ class Application:
         )
 
     def _direct_route(self, scope: Scope) -> DirectRoute | None:
+        if self._services.tracing is not None and has_trace(scope["headers"]):
+            return None  # its span is that of a request with a task
         extension: ServerExtension = scope["extensions"][EXTENSION]
         route: Route = extension.cache.get(ROUTE) or self._route(scope)
         return route.direct

@@ -83,6 +83,7 @@ from millpond.transports.server.memory_budget import (
 from millpond.transports.server.private_names import is_private
 from millpond.transports.server.rate_limit import RateLimit, TokenBucket
 from millpond.transports.server.refusals import Refusal
+from millpond.transports.server.tracing import ConnectionSpans
 
 NORMAL, PROTOCOL_ERROR, POLICY_VIOLATION, TOO_BIG = 1000, 1002, 1008, 1009
 """WebSocket close codes; plain TCP has none."""
@@ -180,6 +181,7 @@ class P2PConnection(Port):
         "_reads_in_flight",
         "_refusal_code",
         "_sample",
+        "_spans",
         "_stalled_since",
         "_stats",
         "_streams",
@@ -250,6 +252,8 @@ class P2PConnection(Port):
         # Plain TCP is ready for packets at once; WebSocket has its own handshake.
         self._stats = node.protocol_stats["ws" if framing.upgrade is None else "p2p"]
         self._sample: LatencySample | None = None
+        self._spans: ConnectionSpans | None = None
+        """Set from the login on, where this process makes spans."""
 
     # Calls of the wire: Session.
 
@@ -321,6 +325,8 @@ class P2PConnection(Port):
         elif not self._may_ack:
             return False
         assert channel is not None, "a client that is logged in has a channel"
+        if self._spans is not None:
+            self._spans.accepted(channel, messages)
         stats.bytes_in += size
         stats.requests += count
         if not node.submit(channel, Batch(self, messages, packets_bytes), now):
@@ -521,6 +527,8 @@ class P2PConnection(Port):
     def send(self, replies: Sequence[Reply]) -> None:
         if self._phase is CLOSED:
             return  # to encode answers would take memory for nothing
+        if self._spans is not None:
+            self._spans.sent(self._channel or b"", replies)
         # Receipts and pushes are most replies; requests and the window bound how many there are.
         out = self._out
         answered_puts = p.encode_put_acks(replies, out)
@@ -744,6 +752,8 @@ class P2PConnection(Port):
         if p.MSGX in admission.extensions:
             self._encode_msg = p.encode_msgx
         self._phase = OPEN
+        if node.tracing is not None:
+            self._spans = node.tracing.connection()
         node.disarm(self)
         node.handshake_done(self)
         node.attach(admission.channel, self, admission.join, node.now())
@@ -1082,11 +1092,15 @@ class P2PConnection(Port):
         if streams is not None and self._may_answer(streams.large_bytes):
             for cell, requests, request_bytes in streams.batches():
                 batch = Batch(self, [*requests], request_bytes)
+                if self._spans is not None:
+                    self._spans.accepted(cell, requests)
                 if not node.submit(cell, batch, self.received_at):
                     self._wait_for_capacity(cell)
             self._release_memory(streams.large_bytes)
         channel = self._channel
         if channel is not None and messages:
+            if self._spans is not None:
+                self._spans.accepted(channel, messages)
             if not node.submit(channel, Batch(self, messages, size_bytes), self.received_at):
                 self._wait_for_capacity(channel)
 
@@ -1311,6 +1325,9 @@ class P2PConnection(Port):
         self._wire.close()
 
     def _leave_channel(self) -> None:
+        spans, self._spans = self._spans, None
+        if spans is not None:
+            spans.ended()
         self._later_requests = self._jobs = None
         self._unanswered_puts = self._unanswered_bytes = 0
         streams, self._streams = self._streams, None

@@ -19,6 +19,7 @@ from millpond.transports.server.memory_budget import MemoryBudget
 from millpond.transports.server.protocol_stats import ProtocolStats
 from millpond.transports.server.rate_limit import TokenBucket
 from millpond.transports.server.refusals import Refusal
+from millpond.transports.server.tracing import NodeTracing
 
 
 class DeliveryProof(msgspec.Struct, frozen=True):
@@ -118,6 +119,14 @@ class ServerConnection(Protocol):
 
     def close(self) -> None:
         """Close now: the drain timeout of the node is over."""
+
+
+class TracingServices(Protocol):
+    """The spans of the node."""
+
+    @property
+    def tracing(self) -> NodeTracing | None:
+        """Makes the spans; None: there are none. It may change."""
 
 
 class CellServices(Protocol):
@@ -264,7 +273,9 @@ class StreamDirectory(TopicDirectory, Protocol):
         """The incarnation and the tail of each stream that is at rest; None: its cell knows."""
 
 
-class NodeServices(CellServices, RegistryServices, AccessServices, MemoryServices, Protocol):
+class NodeServices(
+    CellServices, RegistryServices, AccessServices, MemoryServices, TracingServices, Protocol
+):
     """The node, as every connection sees it."""
 
     @property

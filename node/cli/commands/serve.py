@@ -29,6 +29,7 @@ from millpond.node.cli.exit_codes import ExitCode, Failure, first_cause, usage_e
 from millpond.node.cli.options.data_folder import DATA_DEFAULT, data_folder, explain_folder
 from millpond.node.cli.options.outbox import OUTBOX_FIELDS, add_outbox_options
 from millpond.node.cli.options.tls import add_listener_options, key_of
+from millpond.node.cli.options.traces import add_traces_option, make_spans
 from millpond.node.cli.output import json_line, write_async
 from millpond.node.config import LISTENERS, OFF, Config, ConfigError, load_config
 from millpond.node.data_folder import StopTimedOut
@@ -156,6 +157,7 @@ def add_parser(subparsers: Any) -> None:
         default="text",
         help="json: one object a line (docs/guides/monitoring.md)",
     )
+    add_traces_option(parser)
     parser.add_argument("--json", action="store_true", help="print the ready line as a JSON object")
 
 
@@ -224,6 +226,7 @@ def run(args: argparse.Namespace) -> int:
     config = _config(args)
     set_up_logging(args.log_level.upper(), as_json=args.log_format == "json")
     raise_descriptor_limit()
+    flush_spans = make_spans(args.traces) if args.traces else None
     loop = args.loop or ("uvloop" if find_spec("uvloop") else "asyncio")
     options = {"use_uvloop": True} if loop == "uvloop" else {}
     if loop != "asyncio" and find_spec(loop) is None:
@@ -247,6 +250,8 @@ def run(args: argparse.Namespace) -> int:
         raise
     finally:
         deadline.cancel()
+        if flush_spans is not None:
+            flush_spans()
         flush_log()
         gc.enable()
 

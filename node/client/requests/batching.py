@@ -26,6 +26,7 @@ from millpond.node.client.requests.pipeline import (
     lost_error,
 )
 from millpond.node.client.requests.reconnecting import ReconnectingConnection
+from millpond.node.client.tracing import Name, OpenSpan, hook
 from millpond.node.error_groups import single_errors
 from millpond.transports.errors import WireError
 
@@ -85,9 +86,10 @@ class _FlushGroup:
 
 
 class _Record(Generic[T]):
-    __slots__ = ("data", "future", "group")
+    __slots__ = ("data", "future", "group", "origin")
 
     def __init__(self, data: bytes, group: _FlushGroup) -> None:
+        self.origin = None if hook.active is None else hook.active.origin()
         self.data = data
         self.future: RecordFuture[T] = RecordFuture()
         self.group = group
@@ -113,28 +115,38 @@ class _Batch(Generic[R, T]):
         partition: _Partition[T],
         records: list[_Record[T]],
         results: Results[R, T],
+        span: OpenSpan | None,
     ) -> None:
         self._batcher = batcher
         self._partition = partition
         self._records = records
         self._results = results
+        self._span = span
 
     def answered(self, reply: R) -> WireError | None:
         self._partition.in_flight -= 1
         try:
             values = self._results(reply, self._partition.number, len(self._records))
         except RequestError as error:
-            self._batcher.settle(self._records, error)
+            self._settle(error)
         except BadReply as error:
-            self._batcher.settle(self._records, lost_error(LostOutcome.UNKNOWN, str(error), True))
+            self._settle(lost_error(LostOutcome.UNKNOWN, str(error), True))
             return error
         else:
-            self._batcher.settle(self._records, values)
+            self._settle(values)
         return None
 
     def lost(self, outcome: LostOutcome, reason: str) -> None:
         self._partition.in_flight -= 1
-        self._batcher.settle(self._records, lost_error(outcome, reason, True))
+        self._settle(lost_error(outcome, reason, True))
+
+    def _settle(self, results: Sequence[T] | Exception) -> None:
+        if self._span is not None:
+            if isinstance(results, Exception):
+                self._span.end(None, results)
+            else:
+                self._span.end(self._batcher.shown_id(results[-1]), None)
+        self._batcher.settle(self._records, results)
 
 
 Request = Callable[[int, list[bytes]], bytes]
@@ -153,8 +165,13 @@ class Batcher(Generic[R, T]):
         request: Request,
         results: Results[R, T],
         settings: BatchSettings,
+        destination: Name,
+        shown_id: Callable[[T], str] = str,
     ) -> None:
+        """`destination` and `shown_id`, which makes the text of a result, are for traces."""
         settings.check()
+        self._destination = destination
+        self.shown_id = shown_id
         self._connection = connection
         self._request = request
         self._results = results
@@ -329,7 +346,12 @@ class Batcher(Generic[R, T]):
         partition.size -= size
         partition.in_flight += 1
         request = self._request(partition.number, [record.data for record in records])
-        connection.send(_Batch(self, partition, records, self._results), request, at_once=True)
+        span = None
+        if hook.active is not None:
+            origins = [record.origin for record in records]
+            span = hook.active.begin_send(self._destination, len(records), size, origins)
+        batch = _Batch(self, partition, records, self._results, span)
+        connection.send(batch, request, at_once=True)
 
     async def _sleep(self, delay_s: float | None) -> None:
         if not self._wake.is_set():

@@ -402,7 +402,7 @@ class Rustlog(Client[ReconnectingConnection[Wire]]):
         def read(response: Wire, partition: int, count: int) -> list[PartitionOffset]:
             return _read_offsets(form.read(None, response), partition, count)
 
-        batcher = Batcher(self._connection, request, read, settings)
+        batcher = Batcher(self._connection, request, read, settings, topic, _shown_offset)
         async with batcher.running():
             yield RustlogProducer(batcher, partitions)
 
@@ -508,6 +508,10 @@ def _refused(error: m.Error) -> RequestError:
     if error.message.startswith(TOO_LARGE):
         kind = RecordTooLarge
     return kind(error.code, error.message, error.details)
+
+
+def _shown_offset(place: PartitionOffset) -> str:
+    return f"{place.partition}:{place.offset}"
 
 
 def _read_offsets(response: m.Response, partition: int, count: int) -> list[PartitionOffset]:

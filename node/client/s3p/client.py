@@ -176,7 +176,7 @@ class S3p(Client[ReconnectingConnection[Reply]]):
         def request(_: int, bodies: list[bytes]) -> bytes:
             return wire.encode_append(name, bodies)
 
-        batcher = Batcher(self._connection, request, read_ids, settings)
+        batcher = Batcher(self._connection, request, read_ids, settings, stream)
         async with batcher.running():
             yield S3pProducer(batcher)
 

@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from threading import Event
+from time import monotonic
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import anyio
 import pytest
 
 import millpond
 from millpond import Channel, Config, Node, connect, tracing
+from millpond.actors.messages import Msg, Put, PutAck
 from millpond.errors import RequestError
 from millpond.jobs import Job, Queue, Reject, Worker, task
 from millpond.node.client.tracing import trace_of, with_trace
-from millpond.node.jobs.payload import decode_job
+from millpond.node.jobs.payload import JobMessage, decode_job, encode_job
 from millpond.streams import NewRecord
 from tests.node.processes import ROOT
 
 trace = pytest.importorskip("opentelemetry.trace", reason="an extra, `otel`")
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider  # noqa: E402
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor  # noqa: E402
+from opentelemetry.sdk.trace.export import (  # noqa: E402
+    ConsoleSpanExporter,
+    SimpleSpanProcessor,
+)
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import (  # noqa: E402
     InMemorySpanExporter,
 )
+
+from millpond.node.cli.options import traces  # noqa: E402
+from millpond.node.node_spans import OPEN_SPANS_MAX, OpenTelemetryNodeTracing  # noqa: E402
 
 SOON_S = 20
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -34,6 +47,7 @@ class Spans:
     """The spans that were made, by name."""
 
     def __init__(self, provider: TracerProvider, exporter: InMemorySpanExporter) -> None:
+        self.provider = provider
         self.tracer = provider.get_tracer("test")
         self._exporter = exporter
 
@@ -310,3 +324,199 @@ def test_nothing_of_opentelemetry_is_imported_before_it_is_asked() -> None:
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+async def test_a_node_continues_the_trace_of_a_job_until_its_ack(spans: Spans, url: str) -> None:
+    async def refuse(payload: str) -> None:
+        raise Reject("not today")
+
+    async with (
+        Queue(url, "mail") as queue,
+        Worker(url, refuse, queues=["mail"], history=False) as worker,
+    ):
+        job = await queue.put("ann")
+        with anyio.fail_after(SOON_S):
+            await worker.run(burst=True)
+    put, accept, push = spans["send jobs/mail"], spans["accept jobs/mail"], spans["push jobs/mail"]
+    assert is_below(accept, put) and is_below(push, put)
+    assert accept.kind is push.kind is trace.SpanKind.SERVER
+    for each in (accept, push):
+        assert (each.attributes or {})["messaging.message.id"] == str(job.id)
+        assert each.status.status_code is trace.StatusCode.UNSET
+    assert (push.attributes or {})["millpond.outcome"] == "reject"
+    assert (push.attributes or {})["millpond.attempt"] == 1
+
+
+@pytest.mark.parametrize("options", [{"due": 0.01}, {"unique": "one"}, {"retry_for": 1.0}])
+async def test_a_node_has_a_span_of_each_kind_of_put(
+    spans: Spans, url: str, options: dict[str, object]
+) -> None:
+    async with Queue(url, "mail") as queue:
+        await queue.put("ann", **options)  # type: ignore[arg-type]
+    assert is_below(spans["accept jobs/mail"], spans["send jobs/mail"])
+
+
+async def test_a_push_whose_connection_is_lost_is_an_error(spans: Spans, url: str) -> None:
+    async with Queue(url, "mail") as queue:
+        await queue.put("ann")
+        async with connect(url, "jobs/mail", role="consumer") as channel:
+            await received(channel)
+        with anyio.fail_after(SOON_S):
+            while "push jobs/mail" not in spans.names:  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+    push = spans["push jobs/mail"]
+    assert push.status.status_code is trace.StatusCode.ERROR
+    assert push.status.description == "connection lost"
+
+
+async def test_a_node_has_a_span_of_an_append_with_a_trace(spans: Spans, url: str) -> None:
+    async with connect(url, "any") as channel:
+        stream = channel.streams.stream("orders")
+        await stream.create()
+        await stream.append([b"1", b"2"])
+        with pytest.raises(RequestError):
+            await stream.append(b"3", match=7)
+    accepted = [each for each in spans.all if each.name == "accept orders"]
+    sent = [each for each in spans.all if each.name == "send orders"]
+    assert [is_below(*pair) for pair in zip(accepted, sent, strict=True)] == [True, True]
+    ok, refused = accepted
+    assert ok.status.status_code is trace.StatusCode.UNSET
+    assert refused.status.status_code is trace.StatusCode.ERROR
+
+
+async def test_a_node_makes_no_span_of_what_carries_no_trace(spans: Spans, url: str) -> None:
+    async with (
+        connect(url, "chat/1", role="producer") as producer,
+        connect(url, "chat/1", role="consumer") as channel,
+    ):
+        for data in (b"hello", b"traceparent of nothing"):
+            await producer.put(data)
+            await (await received(channel)).ack()
+    assert not [each for each in spans.names if each.startswith(("accept", "push"))]
+
+
+async def test_a_question_carries_the_trace_to_its_answer(spans: Spans, url: str) -> None:
+    async with (
+        connect(url, "ask/1", role="producer") as asking,
+        connect(url, "ask/1", role="consumer") as answering,
+        anyio.create_task_group() as tasks,
+    ):
+
+        async def reply() -> None:
+            async with await received(answering) as message:
+                await message.reply(b"fine")
+
+        tasks.start_soon(reply)
+        with anyio.fail_after(SOON_S):
+            assert await asking.ask(b"how are you?") == b"fine"
+    assert is_below(spans["process ask/1"], spans["send ask/1"])
+    assert is_below(spans["push ask/1"], spans["send ask/1"])
+
+
+def test_a_request_of_http_continues_its_trace(spans: Spans) -> None:
+    with millpond.testing.run_node(http="127.0.0.1:0") as node:
+        base = f"http://{node.listeners['http']}"
+        for method, path, headers in (
+            ("PUT", "/v1/stream/orders", {"traceparent": TRACE}),
+            ("GET", "/v1/stream/orders?offset=-1", {"traceparent": TRACE}),
+            ("GET", "/v1/stream/orders?offset=-1", {}),
+            ("GET", "/v1/stream/nothing", {"traceparent": TRACE}),
+        ):
+            with suppress(HTTPError):
+                urlopen(Request(base + path, headers=headers, method=method)).close()
+    assert [each.name for each in spans.all] == ["PUT durable", "GET durable", "GET durable"]
+    for span, status in zip(spans.all, (201, 200, 404), strict=True):
+        attributes = span.attributes or {}
+        assert span.kind is trace.SpanKind.SERVER and span.parent is not None
+        assert f"{span.parent.span_id:016x}" == TRACE.split("-")[2]
+        assert attributes["http.response.status_code"] == status
+    assert (spans.all[1].attributes or {})["url.path"] == "/v1/stream/orders"
+
+
+async def test_batches_of_producers_have_spans(spans: Spans) -> None:
+    """A batch is below the span in which its records were taken; of several it has links."""
+    with millpond.testing.run_node(s3p="127.0.0.1:0", rustlog="127.0.0.1:0") as node:
+        async with (
+            millpond.connect_s3p(node.listeners["s3p"]) as s3p,
+            millpond.connect_rustlog(node.listeners["rustlog"]) as rustlog,
+        ):
+            await s3p.create("orders")
+            await rustlog.create_topic("logs")
+            async with s3p.producer("orders") as producer:
+                with spans.tracer.start_as_current_span("one"):
+                    last = [await producer.send(b"tea"), await producer.send(b"milk")][-1]
+                    last_id = await last
+            async with rustlog.producer("logs") as logs:
+                for name in ("first", "second"):
+                    with spans.tracer.start_as_current_span(name):
+                        await logs.send(b"line")
+                await logs.flush()
+                await rustlog.create_topic("gone")
+            with pytest.raises(RequestError):
+                async with s3p.producer("missing") as producer:
+                    await producer.append(b"x")
+    orders, lines, missing = (spans[f"send {name}"] for name in ("orders", "logs", "missing"))
+    assert is_below(orders, spans["one"])
+    assert (orders.attributes or {})["messaging.message.id"] == str(last_id)
+    assert (orders.attributes or {})["messaging.batch.message_count"] == 2
+    assert (orders.attributes or {})["messaging.message.body.size"] == 7
+    assert lines.parent is None and (lines.attributes or {})["messaging.message.id"] == "0:1"
+    assert {each.context.span_id for each in lines.links} == {
+        spans[name].context.span_id for name in ("first", "second")
+    }
+    assert missing.status.status_code is trace.StatusCode.ERROR
+
+
+def test_serve_writes_spans_to_an_exporter() -> None:
+    off = [part for each in ("ws", "s3p", "rustlog", "p2p") for part in (f"--{each}", "off")]
+    command = [sys.executable, "-m", "millpond", "serve", "--memory", *off]
+    command += ["--http", "127.0.0.1:0", "--json", "--traces", "console"]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            address = json.loads(process.stdout.readline())["listeners"]["http"]
+            request = Request(f"http://{address}/health", headers={"traceparent": TRACE})
+            urlopen(request).close()
+            process.terminate()
+            rest, _ = process.communicate(timeout=SOON_S)
+        finally:
+            process.kill()
+    assert '"name": "GET health"' in rest and TRACE.split("-")[1] in rest
+
+
+def test_an_exporter_that_is_not_installed_is_a_wrong_argument() -> None:
+    command = [sys.executable, "-m", "millpond", "serve", "--memory", "--traces", "nothing"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SOON_S)
+    assert done.returncode == 2 and "--traces nothing: not installed" in done.stderr
+
+
+def test_a_connection_has_spans_of_so_many_requests_and_pushes(spans: Spans) -> None:
+    open_spans = OpenTelemetryNodeTracing(spans.provider).connection()
+    data = encode_job(JobMessage("x", headers={"traceparent": TRACE}))
+    count = OPEN_SPANS_MAX + 5
+    open_spans.accepted(b"jobs/mail", [Put(n, 0, data) for n in range(count)])
+    open_spans.sent(b"jobs/mail", [PutAck(n, 0, n) for n in range(count)])
+    assert spans.names == ["accept jobs/mail"] * OPEN_SPANS_MAX
+    open_spans.sent(b"jobs/mail", [Msg(n, 1, data) for n in range(count)])
+    open_spans.sent(b"jobs/mail", [Msg(0, 2, data)])
+    open_spans.ended()
+    pushes = [each for each in spans.all if each.name == "push jobs/mail"]
+    assert len(pushes) == OPEN_SPANS_MAX + 1 and pushes[0].status.description == "lease over"
+
+
+def test_a_collector_that_does_not_answer_keeps_no_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    released = Event()
+    monkeypatch.setattr(ConsoleSpanExporter, "shutdown", lambda self: released.wait())
+    monkeypatch.setattr(traces, "FLUSH_S", 0.05)
+    flush = traces.make_spans("console")
+    try:
+        began_at = monotonic()
+        flush()
+        assert monotonic() - began_at < SOON_S / 2
+    finally:
+        released.set()
+        tracing.uninstrument()

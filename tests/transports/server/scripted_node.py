@@ -57,6 +57,7 @@ class ScriptedNode:
         self.directory: StreamDirectory = NoTopics()
         self.rustlog_metrics = RustlogMetrics(int)
         self.batcher = CellBatcher(self.submit, self.now)
+        self.tracing = None
         self.time = 1_700_000_000.0
         self.asked: list[tuple[bytes, StreamRequest]] = []
         self.batches: list[tuple[bytes, int]] = []
