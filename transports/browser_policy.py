@@ -47,6 +47,11 @@ class BrowserRefusal(Enum):
         return self.value[0]
 
     @property
+    def code(self) -> str:
+        """The code of the reason."""
+        return self.value[1]
+
+    @property
     def text(self) -> str:
         """The reason, for the client."""
         return self.value[2]

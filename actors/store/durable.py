@@ -370,16 +370,37 @@ class DurableStore:
         return self.follower is None or self.follower.is_refusing
 
     def _is_ahead(self, entry: IndexEntry) -> bool:
-        """True: a partition has something that was refused because it was not replicated, or that
-        an earlier run left so. It is not served: else an answer would be about that."""
+        """True: a partition has something that is not replicated: it was written a moment ago,
+        refused, or left by an earlier run. It is not served: else an answer would be about that."""
         if entry.durability is not Durability.REPLICATED:
             return False
         return self.follower is None or entry.lsn > self.follower.replicated_lsn
 
+    def _once_replicated(self, read: Callable[[], Any]) -> Deferred[Any]:
+        """The result of `read` once everything that is stored is replicated; a fault if that is
+        refused."""
+        answer: Deferred[Any] = Deferred()
+        if self.follower is None or self.follower.is_refusing:
+            answer.finish(Fault.UNREADABLE)
+            return answer
+
+        def went_on(fault: Fault | None) -> None:
+            found = Fault.UNREADABLE if fault is not None else read()
+            if isinstance(found, Deferred):
+                found.when_done(answer.finish)
+            else:
+                answer.finish(found)
+
+        commit: Commit = Deferred()
+        commit.when_done(went_on)
+        self._unreplicated.append((self._stored_lsn, commit))
+        self.follower.hurry()
+        return answer
+
     def load(self, name: bytes) -> Snapshot | Deferred[Snapshot | Fault]:
         entry = self._entries.get(name)
         if entry is not None and self._is_ahead(entry):
-            return _failed(Fault.UNREADABLE)
+            return self._once_replicated(partial(self.load, name))
         if entry is not None:
             return self._queues.load(entry)
         return _damaged() if self._refuses(name) else self._memory.load(name)
@@ -390,7 +411,7 @@ class DurableStore:
     def log_snapshot(self, name: bytes) -> LogSnapshot | Deferred[LogSnapshot | Fault]:
         entry = self._entries.get(name)
         if entry is not None and self._is_ahead(entry):
-            return _failed(Fault.UNREADABLE)
+            return self._once_replicated(partial(self.log_snapshot, name))
         if entry is not None:
             return self._logs.log_snapshot(entry)
         if self._refuses(name):

@@ -160,6 +160,9 @@ class JournalFollower(Protocol):
     def is_refusing(self) -> bool:
         """True: what has to be replicated is refused, because it cannot be for now."""
 
+    def hurry(self) -> None:
+        """A caller waits until everything that was taken is replicated, or refused."""
+
     def take(self, records: Sequence[bytes], last_lsn: int, *, is_awaited: bool) -> None:
         """The encoded records of a group that is stored, in order; the last one is `last_lsn`. They
         may not be synced yet, if nobody was promised that. `is_awaited`: callers wait until they

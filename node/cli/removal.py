@@ -27,14 +27,14 @@ def is_asked(args: argparse.Namespace) -> bool:
     return not args.yes and sys.stdin is not None and sys.stdin.isatty()
 
 
-def confirm(question: str) -> None:
-    """Ask on stderr; anything but `y` or `yes` raises Failure."""
+def confirm(question: str, otherwise: str = "nothing was removed") -> None:
+    """Ask on stderr; anything but `y` or `yes` raises Failure, with the text `otherwise`."""
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     answer = sys.stdin.readline()
     if not answer.endswith("\n"):
         print(file=sys.stderr)
     if answer.strip().lower() not in ("y", "yes"):
-        raise Failure("nothing was removed")
+        raise Failure(otherwise)
 
 
 def run_removal(

@@ -1,7 +1,8 @@
 """The HTTP listener of a standby: `/health` and `/ready` tell what it is, and everything else is
 refused until it has taken over.
 
-It knows no clients and has no store, so a request of another machine gets no reason.
+It knows no clients and has no store, so a request of another machine gets no reason. The browser
+policy is that of the node: no page learns from it that there is a standby.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from anyio.abc import TaskGroup
 
 from millpond.actors.runtime.supervisor import contain
 from millpond.actors.runtime.timers import Timers
+from millpond.node.browser_policy import browser_policy
 from millpond.node.config import OFF, Config
 from millpond.node.http.health import READING
 from millpond.node.http.listener import HIGH_WATER_BYTES, DateHeader, settings_of
 from millpond.node.ip import is_remote
 from millpond.node.tls.listeners import TlsListeners
+from millpond.transports.browser_policy import BrowserPolicy, BrowserRefusal
 from millpond.transports.http.asgi import Receive, Scope, Send
 from millpond.transports.http.server.server import HttpServer
 from millpond.transports.io.address import parse_address
@@ -39,8 +42,9 @@ State = Callable[[], str]
 class StandbyApplication:
     """The ASGI application of a standby."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, policy: BrowserPolicy) -> None:
         self._state = state
+        self._policy = policy
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "the server has no other scopes without an application"
@@ -56,6 +60,9 @@ class StandbyApplication:
         await send({"type": "http.response.body", "body": body})
 
     def _answer(self, scope: Scope) -> tuple[int, dict[str, object], list[tuple[bytes, bytes]]]:
+        refusal = self._refusal(scope)
+        if refusal is not None:
+            return refusal.status, {"code": refusal.code, "message": refusal.text}, []
         retry = [(b"retry-after", b"%d" % RETRY_AFTER_S)]
         path = scope["path"]
         if path in ("/health", "/ping", "/ready") and scope["method"] not in READING:
@@ -72,6 +79,16 @@ class StandbyApplication:
                 )
             case _:
                 return 503, {"code": ROLE, "message": REFUSED}, retry
+
+    def _refusal(self, scope: Scope) -> BrowserRefusal | None:
+        found: dict[bytes, list[bytes]] = {}
+        for name, value in scope["headers"]:
+            found.setdefault(name, []).append(value)
+        hosts = [*found.get(b"host", ()), *found.get(b":authority", ())]
+        sites = found.get(b"sec-fetch-site")
+        return self._policy.check(
+            hosts, found.get(b"origin", ()), None if sites is None else sites[-1]
+        )
 
     def _reasons(self, scope: Scope) -> Iterator[str]:
         client = scope.get("client")
@@ -107,7 +124,7 @@ async def listen_as_standby(
     clock = _Clock(wall)
     tls = TlsListeners(config, wall, ConnectionCounters(), lambda digest: None)
     server = HttpServer(
-        StandbyApplication(state),
+        StandbyApplication(state, browser_policy(config, tls.certificate_names)),
         settings_of(config),
         clock,
         partial(contain, "request/http"),

@@ -58,7 +58,8 @@ class ObjectStore(Protocol):
         """Raises NoObject."""
 
     def get_file(self, name: str, path: Path, wrote: Callable[[bytes], None]) -> None:
-        """Write an object to a new file, piece by piece. Raises NoObject, OSError."""
+        """Write an object to a new file, piece by piece. Raises NoObject; OSError is an error of
+        that file alone."""
 
     def list(self, prefix: str, after: str = "") -> list[Listed]:
         """The objects whose names begin so, behind the name `after`, by name."""
@@ -137,12 +138,17 @@ class FolderObjects:
         return data
 
     def get_file(self, name: str, path: Path, wrote: Callable[[bytes], None]) -> None:
-        try:
-            read = (self._folder / name).open("rb")
-        except FileNotFoundError:
-            raise NoObject(f"{name} is not there") from None
+        with _told():
+            try:
+                read = (self._folder / name).open("rb")
+            except (FileNotFoundError, NotADirectoryError):
+                raise NoObject(f"{name} is not there") from None
         with read, path.open("xb") as write:
-            while data := read.read(READ_BYTES):
+            while True:
+                with _told():
+                    data = read.read(READ_BYTES)
+                if not data:
+                    break
                 write.write(data)
                 wrote(data)
             write.flush()
@@ -153,7 +159,7 @@ class FolderObjects:
             return sorted(self._listed(prefix, after))
 
     def _listed(self, prefix: str, after: str) -> Iterator[Listed]:
-        for folder, _, files in os.walk(self._folder / prefix):
+        for folder, _, files in os.walk(self._folder / prefix, onerror=_unlisted):
             for file in files:
                 path = Path(folder) / file
                 name = path.relative_to(self._folder).as_posix()
@@ -171,7 +177,7 @@ class FolderObjects:
     def remove_drafts(self, before: float) -> int:
         count = 0
         with _told():
-            for folder, _, files in os.walk(self._folder):
+            for folder, _, files in os.walk(self._folder, onerror=_unlisted):
                 for file in files:
                     path = Path(folder) / file
                     if not (file.startswith(".") and file.endswith(DRAFT)):
@@ -192,6 +198,12 @@ class FolderObjects:
             sync_folder(each)
             if each == self._folder.parent:
                 return
+
+
+def _unlisted(error: OSError) -> None:
+    """A folder that is not there has no objects; one that cannot be read may have some."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 @contextmanager

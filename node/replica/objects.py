@@ -7,6 +7,7 @@
     owner/<epoch>              the process that ships from some number on; made once
     beat/<epoch>-<count>       the owner was alive; old ones are removed
     standby/<run>-<ms>         a standby that takes over after so long; the owner removes it
+    takeover/<number>          an operator's leave to go on without a history that has no snapshot
 
 Numbers have 20 digits, so that names sort like them. An object is made if it is absent, or not at
 all: whoever makes journal object n ships, and nobody else has n. Each journal object has the
@@ -36,7 +37,7 @@ from millpond.node.replica.errors import BadReplica
 FORMAT_VERSION = 1
 FORMAT = "format"
 JOURNAL, SNAPSHOT, BLOB, OWNER, BEAT = "journal/", "snapshot/", "blob/", "owner/", "beat/"
-STANDBY = "standby/"
+STANDBY, TAKEOVER = "standby/", "takeover/"
 BEAT_S = 10.0
 MAGIC = b"MILLPOND REPLICA"
 HEADER_BYTES_MAX = 4096
@@ -178,6 +179,12 @@ def beat_name(epoch: int, count: int) -> str:
 def standby_name(run: bytes, takeover_s: float) -> str:
     """The name by which a standby tells the owner of itself."""
     return f"{STANDBY}{run.hex()}-{round(takeover_s * 1000)}"
+
+
+def takeover_name(number: int) -> str:
+    """The name of the leave to go on without the last history, which ends at this journal object
+    and has no snapshot."""
+    return f"{TAKEOVER}{number:020}"
 
 
 def number_of(name: str) -> int:

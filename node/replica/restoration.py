@@ -104,7 +104,7 @@ def read_status(objects: ObjectStore) -> ReplicaStatus:
         if beats:
             beat = decode_beat(objects.get(beats[-1].name), beats[-1].name)
     return ReplicaStatus(
-        _format(objects),
+        read_format(objects),
         owner,
         beat,
         last,
@@ -117,7 +117,7 @@ def read_status(objects: ObjectStore) -> ReplicaStatus:
 def verify(objects: ObjectStore, progress: Progress) -> Verified:
     """Read every object that a restoration may need, and compare all hashes. Raises BadReplica,
     which names the first object that is missing or not what was written."""
-    _format(objects)
+    read_format(objects)
     snapshots = manifests(objects)
     blobs: dict[str, SnapshotFile] = {}
     for manifest in snapshots:
@@ -169,7 +169,8 @@ def _check_blob(objects: ObjectStore, file: SnapshotFile, progress: Progress) ->
     progress(len(data))
 
 
-def _format(objects: ObjectStore) -> FormatObject:
+def read_format(objects: ObjectStore) -> FormatObject:
+    """The object `format` of a replica. Raises BadReplica."""
     try:
         return decode_format(objects.get(FORMAT))
     except NoObject:
@@ -203,7 +204,7 @@ class ReplicaRestoration:
         self._target = target
         self._at = at
         self._damage = ""
-        _format(objects)
+        read_format(objects)
         self.manifest = self._choose(manifests(objects))
 
     def _choose(self, found: Sequence[Manifest]) -> Manifest:

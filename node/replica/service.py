@@ -22,7 +22,7 @@ from millpond.actors.store.recovery import Recovered
 from millpond.actors.store.snapshot import SnapshotLost
 from millpond.node.atomic_files import replace
 from millpond.node.backup.snapshots import take_snapshot
-from millpond.node.replica.errors import BadReplica, ObjectStoreAway, ReplicaError
+from millpond.node.replica.errors import BadReplica, ObjectStoreAway, ReplicaError, Superseded
 from millpond.node.replica.interface import (
     ReplicaInfo,
     ReplicaSettings,
@@ -252,6 +252,8 @@ class ReplicaService:
                     await self._look_for_snapshots()
                 if self._is_snapshot_due():
                     await self._make_snapshot()
+            except Superseded:
+                raise
             except FAILURES as exc:
                 log.warning("no snapshot for the replica: error=%s", exc)
                 if self._begun == begun:
@@ -320,6 +322,10 @@ class ReplicaService:
         finally:
             upload.is_given_up = True
             await anyio.to_thread.run_sync(upload.discard, abandon_on_cancel=True)
+        if self._snapshot_history != place.history:
+            # A takeover that was forced goes on without a history that has no snapshot. It looks
+            # for one once more after its first object: one of the two sees the other.
+            await shipper.check_owner()
         shipper.has_snapshot(place.history)
         self._snapshot_at = facts.made_at
         self._snapshot_bytes, self._snapshot_history = began_bytes, place.history

@@ -140,7 +140,7 @@ class _Waiting(msgspec.Struct):
     is_awaited: bool = False
 
 
-class _Attempt(msgspec.Struct, frozen=True):
+class _Attempt(msgspec.Struct):
     """An object that is being made, which may be made already. A caller waits for it since
     `awaited_at` (0: none does)."""
 
@@ -244,6 +244,15 @@ class Shipper:
         if self.is_behind and self.state is not ShippingState.SHIPPING:
             self._give_up()
 
+    def hurry(self) -> None:
+        now = self._now()
+        self._waits_since = self._waits_since or now
+        if self._waiting:
+            self._waiting[-1].is_awaited = True
+        elif self._attempt is not None:
+            self._attempt.awaited_at = self._attempt.awaited_at or now
+        self._wake.set()
+
     @property
     def replicated_lsn(self) -> int:
         """Everything up to this lsn is in objects that a restoration reads."""
@@ -327,7 +336,7 @@ class Shipper:
             if looked_at - before > WATCH_S + PAUSE_S and self._claim is not None:
                 # This process was paused, and may be the owner no more.
                 with suppress(ObjectStoreAway, ObjectStoreRefuses, BadReplica):
-                    await self._in_thread(partial(self._check_owner, self._claim.epoch))
+                    await self.check_owner()
             since = self._waits_since
             if since and self._now() - since >= self._ack_s:
                 log.warning("replica refuses: waited_s=%.1f", self._now() - since)
@@ -342,6 +351,11 @@ class Shipper:
             while self.state is ShippingState.SHIPPING and self.lag_bytes:
                 self._wake.set()
                 await anyio.sleep(PASS_S)
+
+    async def check_owner(self) -> None:
+        """Raises Superseded, once a later owner has made a journal object."""
+        if self._claim is not None:
+            await self._in_thread(partial(self._check_owner, self._claim.epoch))
 
     def _check_owner(self, epoch: int) -> None:
         """A later owner counts once it has made a journal object."""

@@ -31,6 +31,7 @@ from millpond.node.replica.objects import (
     JOURNAL,
     OWNER,
     SNAPSHOT,
+    TAKEOVER,
     Manifest,
     SnapshotFile,
     blob_name,
@@ -38,6 +39,7 @@ from millpond.node.replica.objects import (
     decode_owner,
     encode_manifest,
     journal_name,
+    number_of,
     snapshot_name,
 )
 
@@ -209,6 +211,8 @@ def prune(
     objects.remove(blobs)
     objects.remove([each.name for each in owners[:-OWNERS_KEPT]])
     objects.remove([each.name for each in objects.list(BEAT)[:-BEATS_KEPT]])  # of earlier owners
+    leaves = [each.name for each in objects.list(TAKEOVER)]
+    objects.remove([each for each in leaves if number_of(each) < number_of(end)])
     objects.remove_drafts(wall - blob_grace_s)
     return Pruned(len(gone), len(journal), len(blobs))
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 import logging
 import shutil
 import socket
-from collections.abc import Callable
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
@@ -23,6 +25,8 @@ import msgspec
 
 from millpond.actors.state.checkpoint_store import FOLDER as STATES
 from millpond.actors.store.catalog_recovery import DAMAGED, JOURNAL, PARTITIONS
+from millpond.actors.store.changes import Change
+from millpond.actors.store.partitions.sqlite import Damaged
 from millpond.node.atomic_files import replace, sync_folder
 from millpond.node.clock_file import READING
 from millpond.node.data_folder import RESTORING, FolderLock, OfflineStore
@@ -32,6 +36,7 @@ from millpond.node.replica.errors import (
     ObjectExists,
     ObjectStoreAway,
     ObjectStoreRefuses,
+    ReplicaError,
 )
 from millpond.node.replica.object_store import ObjectStore
 from millpond.node.replica.objects import (
@@ -41,6 +46,7 @@ from millpond.node.replica.objects import (
     FORMAT_VERSION,
     ID_BYTES,
     SNAPSHOT,
+    TAKEOVER,
     FormatObject,
     JournalHeader,
     decode_beat,
@@ -51,10 +57,12 @@ from millpond.node.replica.objects import (
     journal_name,
     records_of,
     standby_name,
+    takeover_name,
 )
 from millpond.node.replica.ownership import Claimant, claim, last_header
 from millpond.node.replica.restoration import JournalCursor, ReplicaRestoration, writes_of
 from millpond.node.replica.shipping import ANSWER_S, POSITION_FILE, ShippingPosition
+from millpond.node.replica.snapshots import manifests
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +83,12 @@ BEATS_MISSED = 3
 """The owner is dead when it missed so many beats, where that is longer than the takeover time."""
 COPY_S_MAX = 86_400.0
 """A copy that takes longer is begun anew."""
+BATCH_BYTES, BATCH_OBJECTS = 2**22, 256
+"""Journal objects are written to the copy together, up to about so much."""
+
+
+class CopyFailed(ReplicaError):
+    """The copy cannot be written: the disk of the standby is full, or fails."""
 
 
 class Standby:
@@ -105,6 +119,8 @@ class Standby:
         self._cursor: JournalCursor | None = None
         self._history_min = 0
         """A copy is made of a snapshot of this history or a later one."""
+        self._is_forced = False
+        """The copy ends before a history without a snapshot, and an operator allows that."""
         self._threads = anyio.CapacityLimiter(4)
         self._sign: object = None
         self._seen_at = now()
@@ -137,7 +153,7 @@ class Standby:
                     is_copied = True
                     log.info("standby follows: number=%d", self._number)
                     self._ready()
-            except (ObjectStoreAway, ObjectStoreRefuses, NoObject, BadReplica) as exc:
+            except (ObjectStoreAway, ObjectStoreRefuses, NoObject, BadReplica, CopyFailed) as exc:
                 log.warning("standby cannot follow: error=%s", exc)
                 self._error = str(exc)
                 self._heard()  # of the object store nothing is known, so nothing of the owner
@@ -152,6 +168,11 @@ class Standby:
         """Its state, in words."""
         if self._error:
             return f"cannot follow: {self._error}"
+        if self._store is None and self._history_min:
+            return (
+                "waits for a snapshot of the owner, which began a new history: `millpond replica "
+                "takeover` lets it go on without that"
+            )
         if self._store is None:
             return "has no copy of a snapshot yet"
         silent_s = self._now() - self._seen_at
@@ -204,31 +225,66 @@ class Standby:
             return False
         restoration = ReplicaRestoration(self._objects, self._copy)
         manifest = restoration.manifest
-        if manifest.history < self._history_min:
+        is_needed = manifest.history < self._history_min
+        if is_needed and not self._may_go_on_without(self._history_min - 1):
             return False  # the owner uploads the one that is needed
         self._close()
         shutil.rmtree(self._copy, ignore_errors=True)
-        restoration.restore_snapshot()
-        self._store = OfflineStore(self._copy)
-        self._store.open()
+        try:
+            restoration.restore_snapshot()
+            store = OfflineStore(self._copy)
+            store.open()
+        except (OSError, sqlite3.Error, Damaged) as exc:
+            raise CopyFailed(f"the copy of a snapshot cannot be written: {exc}") from exc
+        self._store = store
         self._cursor = JournalCursor(self._objects, manifest, is_live=True)
         return True
 
     def _apply(self) -> None:
-        """Write the objects that are new to the copy."""
+        """Write the objects that are new to the copy, many at once: each write waits for the
+        disk."""
         store, cursor = self._store, self._cursor
-        assert store is not None and cursor is not None
-        for header, body in cursor.objects():
-            for _ in records_of(header, body):  # damage shows before anything is written
-                pass
-            fault = store.write_all([*writes_of(header, body, cursor.behind)])
-            if fault is not None:
-                self._close()
-                raise OSError(f"the copy cannot be written: {store.reason or fault.name}")
-        if cursor.is_cut:
+        assert cursor is not None
+        writes: list[tuple[bytes, Sequence[Change]]] = []
+        size = count = 0
+        try:
+            for header, body in cursor.objects():
+                for _ in records_of(header, body):  # damage shows before anything is written
+                    pass
+                writes += writes_of(header, body, cursor.behind)
+                size, count = size + len(body), count + 1
+                if size >= BATCH_BYTES or count >= BATCH_OBJECTS:
+                    self._write(writes)
+                    writes, size, count = [], 0, 0
+        finally:  # the cursor is behind these, also if it goes no further
+            if self._store is store:
+                self._write(writes)
+        self._is_forced = cursor.is_cut and self._may_go_on_without(cursor.history)
+        if cursor.is_cut and not self._is_forced:
             log.warning("standby begins anew: the journal of the owner has a gap")
             self._history_min = cursor.history + 1
             self._close()
+
+    def _may_go_on_without(self, history: int) -> bool:
+        """True: an operator allows a takeover at the end of this history, without the later one
+        that has no snapshot."""
+        leaves = {each.name for each in self._objects.list(TAKEOVER)}
+        last = last_header(self._objects, self._number) if leaves else None
+        is_allowed = last is not None and takeover_name(last.number) in leaves
+        return is_allowed and not self._has_snapshot_behind(history)
+
+    def _has_snapshot_behind(self, history: int) -> bool:
+        found = manifests(self._objects)
+        return bool(found) and found[-1].history > history
+
+    def _write(self, writes: Sequence[tuple[bytes, Sequence[Change]]]) -> None:
+        store = self._store
+        assert store is not None
+        fault = store.write_all(writes) if writes else None
+        if fault is not None:
+            reason = store.reason or fault.name
+            self._close()
+            raise CopyFailed(f"the copy cannot be written: {reason}")
 
     def _close(self) -> None:
         store, self._store, self._cursor = self._store, None, None
@@ -255,18 +311,20 @@ class Standby:
         claimant = Claimant(node, self._run, socket.gethostname())
         found = claim(self._objects, claimant, cursor.number, self._wall())
         self._apply()
-        if self._cursor is None or cursor.number != found.number:
-            if cursor.number < found.number:
+        is_at_end = self._is_forced or cursor.number == found.number
+        if self._cursor is None or not is_at_end:
+            if self._cursor is not None and cursor.number < found.number:
                 log.warning("standby begins anew: %s is gone", journal_name(cursor.number))
                 self._close()
             self._heard()
             return False
-        lsn = store.stored_lsn
+        lsn, is_forced = store.stored_lsn, self._is_forced
+        history = cursor.history if found.last is None else found.last.history
         header = JournalHeader(
             version=FORMAT_VERSION,
             number=found.number,
             epoch=found.epoch,
-            history=cursor.history + 1,
+            history=history + 1,
             node=node,
             run=self._run,
             made_at=self._wall(),
@@ -276,19 +334,32 @@ class Standby:
             previous=b"" if found.last is None else found.last.digest,
             size=0,
             sha256=sha256().digest(),
-            continues=True,
+            continues=not is_forced,
         )
         if not self._made(header):
             self._heard()
             return False
+        if is_forced and self._has_snapshot_behind(cursor.history):
+            # The owner came back, and may have acknowledged what that has. Nothing is in the object
+            # that was just made, so the next takeover goes on without it.
+            self._allow_takeover(header.number)
+            self._heard()
+            return False
         log.warning("standby takes over: epoch=%d number=%d", found.epoch, found.number)
         self._close()
-        position = ShippingPosition(
-            node, header.number + 1, header.history, lsn, mark=header.digest
-        )
+        position = ShippingPosition(node, header.number + 1, header.history, lsn)
+        if is_forced:  # its history begins with a snapshot
+            position = msgspec.structs.replace(position, runs=(self._run,))
+        else:
+            position = msgspec.structs.replace(position, mark=header.digest)
         replace(self._copy / POSITION_FILE, msgspec.json.encode(position))
         self._install()
         return True
+
+    def _allow_takeover(self, number: int) -> None:
+        with suppress(ObjectExists):
+            self._objects.create(takeover_name(number), b"")
+        self._close()
 
     def _made(self, header: JournalHeader) -> bool:
         name = journal_name(header.number)

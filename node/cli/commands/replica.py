@@ -23,6 +23,7 @@ from millpond.node.cli.options.node import add_node_options
 from millpond.node.cli.options.units import seconds
 from millpond.node.cli.output import print_json, print_line, size_text
 from millpond.node.cli.parser import action
+from millpond.node.cli.removal import add_yes, confirm, is_asked, plural
 from millpond.node.cli.stream.options import timestamp
 from millpond.node.client.connect import PROBE
 from millpond.node.replica.errors import (
@@ -32,6 +33,11 @@ from millpond.node.replica.errors import (
     ObjectStoreAway,
     ObjectStoreRefuses,
     ReplicaError,
+)
+from millpond.node.replica.forced_takeover import (
+    UnfinishedHistory,
+    allow_takeover,
+    unfinished_history,
 )
 from millpond.node.replica.interface import SnapshotReply, SnapshotRequest, SnapshotState
 from millpond.node.replica.object_store import ObjectStore, open_object_store
@@ -58,6 +64,7 @@ examples:
   millpond replica verify file:///mnt/replica
   millpond replica prune s3://bucket/node --keep 7d
   millpond replica snapshot --connect tcp://127.0.0.1:7400
+  millpond replica takeover s3://bucket/node
 
 A node ships to a replica with `millpond serve --replica URL`; `millpond restore --from URL` makes a
 data folder of one. The credentials of an object store are those of its usual environment variables
@@ -98,12 +105,28 @@ Removes what no restoration to a moment of the last so many days needs; the newe
 node does this by itself: this is for the replica of a node that does not run.
 """
 
+TAKEOVER_EPILOG = """\
+example:
+  millpond replica takeover s3://bucket/node
+
+A node that lost the end of its journal, or ran without its replica, begins a new history in it, and
+uploads a snapshot first. When the node is lost before that is finished, a standby waits: nothing of
+the new history can be restored. This command tells what a takeover would lose, asks, and then lets
+a standby go on from the end of the history before, once the owner gives no sign of life.
+
+What was acknowledged as replicated is not lost. What the disk of the owner alone has is: start the
+owner again instead, if that is possible. Leave is given for what the replica has now: when the
+owner ships more, it counts for nothing.
+
+Exit code 1: there is nothing that a standby waits for, or no snapshot at all.
+"""
+
 
 def add_parser(subparsers: Any) -> None:
     """Add `replica` to the command line."""
     parser = subparsers.add_parser(
         "replica",
-        description="Show, verify, prune and snapshot the replica of a node.",
+        description="Show, verify, prune and snapshot the replica of a node; force a takeover.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -118,6 +141,15 @@ def add_parser(subparsers: Any) -> None:
         required=True,
         help="the moments of so long can be restored afterwards (7d, 12h)",
     )
+
+    forced = _add(
+        actions,
+        "takeover",
+        "Let a standby go on without the last history of a lost owner.",
+        TAKEOVER_EPILOG,
+        _takeover,
+    )
+    add_yes(forced)
 
     asked = action(actions, "snapshot", "Have a node make a snapshot now.", SNAPSHOT_EPILOG)
     asked.add_argument(
@@ -280,6 +312,47 @@ def _prune(args: argparse.Namespace, objects: ObjectStore) -> int:
         told = ", ".join(f"{count} {name}" for name, count in counts.items())
         print_line(f"{args.url}: removed {told}")
     return ExitCode.OK
+
+
+def _takeover(args: argparse.Namespace, objects: ObjectStore) -> int:
+    found = unfinished_history(objects)
+    if found is None:
+        text = "its last history has a snapshot, so a standby takes over by itself"
+        raise Failure(f"{args.url}: nothing to allow: {text}")
+    if not args.json:
+        print(_warning(args.url, found), file=sys.stderr)
+    if is_asked(args):
+        confirm("Allow a standby to go on without it?", "no takeover was allowed")
+    allow_takeover(objects, found)
+    if args.json:
+        print_json(
+            {
+                "replica": args.url,
+                "owner": found.host,
+                "kept_at": found.kept_at,
+                "kept_lsn": found.kept_lsn,
+                "lost_objects": found.objects,
+                "lost_records": found.records,
+                "lost_from": found.began_at,
+                "lost_to": found.ended_at,
+            }
+        )
+    else:
+        print_line(f"{args.url}: a standby may go on from {_moment(found.kept_at)}")
+    return ExitCode.OK
+
+
+def _warning(url: str, found: UnfinishedHistory) -> str:
+    owner = f"the owner ({found.host})" if found.host else "the owner"
+    records, objects = plural(found.records, "record"), plural(found.objects, "journal object")
+    began, ended = _moment(found.began_at), _moment(found.ended_at)
+    lines = (
+        f"{url}: {owner} began a new history at {began}, and has uploaded no snapshot of it.",
+        f"A takeover goes on from {_moment(found.kept_at)}. Lost are {records} in {objects}",
+        f"from then to {ended}, and what the disk of the owner alone has. Nothing that was",
+        "acknowledged as replicated is lost. Start the owner again instead, if its disk is there.",
+    )
+    return "\n".join(lines)
 
 
 async def _snapshot(args: argparse.Namespace) -> int:

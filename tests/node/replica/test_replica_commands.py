@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from millpond.node.cli.exit_codes import ExitCode
+from millpond.node.data_folder import offline_store
 from millpond.sync import connect
 from tests.node.processes import Serving, command, environment, serving, started
 from tests.pipeline.object_store import object_store
@@ -217,6 +218,44 @@ def test_a_snapshot_that_cannot_be_made_is_a_failure(tmp_path: Path) -> None:
         assert failed.returncode == ExitCode.FAILURE and b"no snapshot: " in failed.stderr
 
 
+def test_a_takeover_without_the_last_history_is_told_and_allowed(tmp_path: Path) -> None:
+    """Of a replica whose owner was lost before it uploaded a snapshot of its new history."""
+    url, data = f"file://{tmp_path}/replica", str(tmp_path / "data")
+    words = ("replica", "takeover", url)
+    none = command(*words, env=environment())
+    assert none.returncode == ExitCode.FAILURE and b"no replica" in none.stderr
+    with serving("--data", data, env=quick(url)) as node:
+        put(node, b"kept")
+        wait_for(url, environment(), snapshots=1)
+    nothing = command(*words, env=environment())
+    assert nothing.returncode == ExitCode.FAILURE and b"takes over by itself" in nothing.stderr
+    with offline_store(tmp_path / "data") as store:
+        assert store.vacate_journal()
+    before = json.loads(command("replica", "status", url, "--json", env=environment()).stdout)
+    snapshots = tmp_path / "replica" / "snapshot"
+    aside = {each.name: each.read_bytes() for each in snapshots.iterdir()}
+    with serving("--data", data, env=quick(url)) as node:
+        put(node, b"lost")
+        wait_for(url, environment(), snapshots=len(aside) + 1)
+        killed(node)
+    for each in snapshots.iterdir():  # as if it had not come so far
+        if each.name not in aside:
+            each.unlink()
+    told = command(*words, env=environment())
+    assert told.returncode == 0, told.stderr
+    assert (
+        b"no snapshot of it" in told.stderr and b"what the disk of the owner alone" in told.stderr
+    )
+    found = json.loads(command(*words, "--json", env=environment()).stdout)
+    assert found["kept_lsn"] == before["lsn"] and found["lost_records"] > 0
+    standby = quick(url, MILLPOND_STANDBY="true", MILLPOND_TAKEOVER_S="0.5")
+    with serving("--data", str(tmp_path / "other"), env=standby) as follower:
+        assert follower.ready["event"] == "standby" and follower.process.stdout is not None
+        node = Serving(follower.process, json.loads(follower.process.stdout.readline()))
+        shown = command("export", CHANNEL, "--connect", node.urls["tcp"], env=environment())
+    assert [json.loads(line)["data"] for line in shown.stdout.splitlines()] == ["kept"]
+
+
 def test_a_standby_tells_what_it_is(tmp_path: Path) -> None:
     """Its listener is that of the node, from the takeover on."""
     url = f"file://{tmp_path}/replica"
@@ -239,6 +278,10 @@ def test_a_standby_tells_what_it_is(tmp_path: Path) -> None:
             status, headers, body = _answer(http, "/v1/streams")
             assert status == 503 and body["code"] == "standby" and headers["Retry-After"] == "1"
             assert _answer(http, "/health", "POST")[0] == 405
+            status, _, body = _answer(http, "/health", Host="attacker.example")
+            assert status == 421 and body["code"] == "host_refused"
+            status, _, body = _answer(http, "/ready", Origin="https://attacker.example")
+            assert status == 403 and body["code"] == "origin_refused"
             taken = command(*words, http, "--data", str(tmp_path / "c"), env=env)
             assert taken.returncode == 1 and b"is in use" in taken.stderr
             found = command("doctor", "--data", str(tmp_path / "b"), env=environment())
@@ -249,13 +292,14 @@ def test_a_standby_tells_what_it_is(tmp_path: Path) -> None:
 
 
 def _answer(
-    address: str, path: str, method: str = "GET"
+    address: str, path: str, method: str = "GET", **headers: str
 ) -> tuple[int, dict[str, str], dict[str, object]]:
     from urllib.error import HTTPError
     from urllib.request import Request, urlopen
 
     try:
-        with urlopen(Request(f"http://{address}{path}", method=method), timeout=LIMIT_S) as answer:
+        request = Request(f"http://{address}{path}", method=method, headers=headers)
+        with urlopen(request, timeout=LIMIT_S) as answer:
             return answer.status, dict(answer.headers), json.load(answer)
     except HTTPError as exc:
         with exc:

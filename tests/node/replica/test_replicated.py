@@ -14,6 +14,7 @@ import pytest
 from millpond import connect
 from millpond.actors.errors import RequestError
 from millpond.actors.messages import Durability
+from millpond.node.client.errors import HandshakeRefused
 from millpond.node.config import Config, ConfigError
 from millpond.node.config_rules import ChannelRule
 from millpond.node.node import Node
@@ -179,6 +180,57 @@ async def _put_soon(channel: Any, data: bytes, **options: Any) -> None:
                 return
             except RequestError:
                 await anyio.sleep(0.02)
+
+
+async def test_a_channel_whose_last_acks_are_on_their_way_is_loaded_when_they_are_there(
+    tmp_path: Path, objects: GatedFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its consumer has left, and another one comes in that moment."""
+    async with serving(tmp_path, passivate_after_s=0.05) as (node, url):
+        async with producer(url) as channel:
+            await _put_soon(channel, b"one")
+            await channel.put(b"two")
+        await _unload(node)
+        objects.held = JOURNAL
+        async with consumer(url) as reader:
+            assert await received(reader) == b"one"
+        await anyio.to_thread.run_sync(objects.waits.wait, LIMIT_S)
+        await _unload(node)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_consume, url, b"two")
+            await anyio.sleep(0.3)
+            objects.held = ""
+            objects.goes_on.set()
+        assert not [each for each in caplog.records if "not loaded" in each.message]
+
+
+async def test_a_channel_that_waits_to_be_loaded_is_refused_in_time(
+    tmp_path: Path, objects: GatedFolder
+) -> None:
+    async with serving(tmp_path, passivate_after_s=0.05, replica_ack_s=0.5) as (node, url):
+        async with producer(url) as channel:
+            await _put_soon(channel, b"one")
+            await channel.put(b"two")
+        await _unload(node)
+        objects.held = JOURNAL
+        async with consumer(url) as reader:
+            assert await received(reader) == b"one"
+        await anyio.to_thread.run_sync(objects.waits.wait, LIMIT_S)
+        await _unload(node)
+        with anyio.fail_after(LIMIT_S), pytest.raises(HandshakeRefused, match="storage failed"):
+            async with producer(url):
+                pass
+        objects.goes_on.set()
+
+
+async def _unload(node: Node) -> None:
+    """Wait until the node has the channel in its store alone."""
+    await until(lambda: node.scheduler.view(CHANNEL.encode()) is None, LIMIT_S)
+
+
+async def _consume(url: str, expected: bytes) -> None:
+    async with consumer(url) as reader:
+        assert await received(reader) == expected
 
 
 async def test_a_rule_replicates_some_channels_and_leaves_others_quick(

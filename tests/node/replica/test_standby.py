@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +18,13 @@ from millpond.actors.messages import Durability
 from millpond.node.cli.doctor.data_folder import folder_findings
 from millpond.node.config import Config
 from millpond.node.config_rules import ChannelRule
+from millpond.node.data_folder import offline_store
 from millpond.node.node import Node
 from millpond.node.replica import service, shipping, standby
 from millpond.node.replica.errors import ObjectStoreAway, Superseded
+from millpond.node.replica.forced_takeover import allow_takeover, unfinished_history
 from millpond.node.replica.object_store import FolderObjects, Listed
-from millpond.node.replica.objects import FORMAT, JOURNAL
+from millpond.node.replica.objects import FORMAT, JOURNAL, SNAPSHOT, journal_name
 from millpond.node.replica.restoration import verify
 from millpond.node.replica.snapshots import prune
 from millpond.node.replica.standby import COPY, REPLACED, Standby
@@ -300,3 +304,190 @@ async def test_a_standby_whose_next_object_was_removed_begins_anew(
 
 def _away(name: str) -> bytes:
     raise ObjectStoreAway("no answer within 30 s")
+
+
+async def test_an_operator_forces_a_takeover_of_a_history_without_a_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner ran without its replica meanwhile, and is lost before its next snapshot."""
+    async with Node(config(tmp_path, "a")) as owner:
+        await put(owner, b"one")
+    await lose_in_a_new_history(tmp_path, monkeypatch)
+    objects, ended, ready = FolderObjects(tmp_path / "replica"), anyio.Event(), anyio.Event()
+
+    async def stand() -> None:
+        await other.run()
+        ended.set()
+
+    other = standing_by(tmp_path, "b", ready=ready.set)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(stand)
+        with anyio.move_on_after(2.5):  # more than twice the time of a takeover
+            await ended.wait()
+        assert not ended.is_set() and "millpond replica takeover" in other.state
+        found = unfinished_history(objects)
+        assert found is not None and found.records > 0
+        allow_takeover(objects, found)
+        with anyio.fail_after(LIMIT_S):
+            await ended.wait()
+    async with Node(config(tmp_path, "b")) as node:
+        assert node.replica is not None and node.replica.info.breaks == 1
+        await put(node, b"two")  # so it has a snapshot
+        assert await received(node, 2) == [b"one", b"two"]
+    assert unfinished_history(objects) is None
+    verify(objects, lambda size: None)
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with Node(config(tmp_path, "a")):
+            await anyio.sleep(LIMIT_S)
+    assert caught.group_contains(Superseded, match="--standby")
+
+
+async def lose_in_a_new_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owner `a` is lost after it began a history, of which it could upload no snapshot."""
+    alone = replace(config(tmp_path, "a"), replica="", durability=Durability.DISK)
+    async with Node(alone) as node:
+        await put(node, b"unshipped")
+    with offline_store(tmp_path / "a") as store:
+        assert store.vacate_journal()
+    with monkeypatch.context() as patch:
+        patch.setattr(service, "open_object_store", lambda url: NoSnapshots(tmp_path / "replica"))
+        away = replace(config(tmp_path, "a"), durability=Durability.DISK)
+        async with Node(away) as node:
+            assert node.replica is not None
+            await put(node, b"lost")
+            shipper = node.replica.shipper
+            await until(lambda: shipper.objects_made > 0 and not shipper.lag_bytes, LIMIT_S)
+            assert shipper.breaks == 1
+
+
+class NoSnapshots(FolderObjects):
+    """An object store that takes no manifests."""
+
+    def create(self, name: str, data: bytes) -> None:
+        if name.startswith(SNAPSHOT):
+            raise ObjectStoreAway("no answer within 30 s")
+        super().create(name, data)
+
+
+async def test_leave_for_a_takeover_counts_no_more_once_the_owner_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The standby follows its snapshot, which has what it acknowledged since."""
+    async with Node(config(tmp_path, "a")) as owner:
+        await put(owner, b"one")
+    await lose_in_a_new_history(tmp_path, monkeypatch)
+    objects = FolderObjects(tmp_path / "replica")
+    found = unfinished_history(objects)
+    assert found is not None
+    allow_takeover(objects, found)
+    async with Node(config(tmp_path, "a")) as owner:
+        await put(owner, b"two")
+    await standing_by(tmp_path, "b").run()
+    async with Node(config(tmp_path, "b")) as node:
+        assert await received(node, 4) == [b"one", b"unshipped", b"lost", b"two"]
+
+
+async def test_a_snapshot_beside_a_forced_takeover_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner was paused, and uploads it while the standby claims: its callers may have been
+    told that it is there."""
+    async with Node(config(tmp_path, "a")) as owner:
+        await put(owner, b"one")
+    await lose_in_a_new_history(tmp_path, monkeypatch)
+    objects = Paused(tmp_path / "replica")
+    snapshots: list[tuple[str, bytes]] = []
+
+    class Late(FolderObjects):
+        def create(self, name: str, data: bytes) -> None:
+            if name.startswith(SNAPSHOT):
+                snapshots.append((name, data))
+                raise ObjectStoreAway("no answer within 30 s")
+            super().create(name, data)
+
+    # The manifest that the paused owner is about to make: that of its own folder, which is whole.
+    with monkeypatch.context() as patch:
+        patch.setattr(service, "open_object_store", lambda url: Late(tmp_path / "replica"))
+        patch.setattr(service, "SNAPSHOT_RETRY_S", 0.01)
+        async with Node(replace(config(tmp_path, "a"), durability=Durability.DISK)):
+            await until(lambda: bool(snapshots), LIMIT_S)
+    found = unfinished_history(objects)
+    assert found is not None
+    allow_takeover(objects, found)
+    objects.next_number = found.number + 1
+    objects.beside = lambda: FolderObjects(tmp_path / "replica").create(*snapshots[0])
+    with anyio.fail_after(LIMIT_S):
+        await standing_by(tmp_path, "b", objects).run()
+    assert objects.beside is None
+    async with Node(config(tmp_path, "b")) as node:
+        assert await received(node, 3) == [b"one", b"unshipped", b"lost"]
+
+
+class Paused(FolderObjects):
+    """An object store where something else happens beside a claim."""
+
+    next_number = 0
+    beside: Any = None
+
+    def create(self, name: str, data: bytes) -> None:
+        super().create(name, data)
+        if self.beside is not None and name == journal_name(self.next_number):
+            beside, self.beside = self.beside, None
+            beside()
+
+
+async def test_a_standby_whose_own_disk_is_full_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no copy, so it does not take over, and follows when there is space again."""
+    full, ready = [True], anyio.Event()
+    get_file = FolderObjects.get_file
+
+    def got(self: FolderObjects, name: str, path: Path, wrote: Any) -> None:
+        if full[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        get_file(self, name, path, wrote)
+
+    monkeypatch.setattr(FolderObjects, "get_file", got)
+    async with Node(config(tmp_path, "a")) as owner, anyio.create_task_group() as tasks:
+        await put(owner, b"one")
+        other = standing_by(tmp_path, "b", ready=ready.set)
+        tasks.start_soon(other.run)
+        await until(lambda: "No space left" in other.state, LIMIT_S)
+        full[0] = False
+        with anyio.fail_after(LIMIT_S):
+            await ready.wait()
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_standby_whose_folder_of_objects_fails_waits(tmp_path: Path) -> None:
+    """A disk of another machine that fails: what cannot be read is not gone."""
+    mounted, ready, ended = tmp_path / "mounted", anyio.Event(), anyio.Event()
+    (tmp_path / "replica").mkdir()
+    mounted.symlink_to(tmp_path / "replica")
+    objects = FolderObjects(mounted)
+
+    async def stand() -> None:
+        await other.run()
+        ended.set()
+
+    other = standing_by(tmp_path, "b", objects, ready=ready.set)
+    async with Node(config(tmp_path, "a")) as owner:
+        await put(owner, b"one")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stand)
+            await ready.wait()
+            mounted.unlink()
+            mounted.symlink_to(mounted)
+            for work in (
+                lambda: objects.list(JOURNAL),
+                lambda: objects.get(FORMAT),
+                lambda: objects.get_file(FORMAT, tmp_path / "file", lambda data: None),
+                lambda: objects.create(journal_name(10**6), b""),
+            ):
+                with pytest.raises(ObjectStoreAway):
+                    work()
+            with anyio.move_on_after(2.5):  # more than twice the time of a takeover
+                await ended.wait()
+            assert not ended.is_set() and "cannot follow" in other.state
+            tasks.cancel_scope.cancel()
