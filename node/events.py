@@ -97,12 +97,12 @@ class EventHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             event, fields = event_of(record)
-            told = {name: _field(value) for name, value in fields.items()}
+            shown = {name: _field(value) for name, value in fields.items()}
             if record.exc_info and (error := record.exc_info[1]) is not None:
-                told["error"] = f"{type(error).__name__}: {error}"
+                shown["error"] = f"{type(error).__name__}: {error}"
             elif not fields:
-                told["text"] = record.getMessage()
-            self._events.record(event, told, record.levelname.lower())
+                shown["text"] = record.getMessage()
+            self._events.record(event, shown, record.levelname.lower())
         except Exception:
             self.handleError(record)
 

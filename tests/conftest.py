@@ -43,7 +43,14 @@ PARTS = {
     HERE / "node" / "outbox": "peers",
     HERE / "node" / "chat": "peers",
     HERE / "node" / "http" / "s2": "http",
-    HERE / "node" / "testing" / "test_plugin.py": "package",
+    **dict.fromkeys(
+        (
+            HERE / "node" / "testing" / f"test_{name}.py"
+            for name in ("plugin", "real_node", "same_trace")
+        ),
+        "package",
+    ),
+    HERE / "test_workers.py": "package",
     HERE / "suites": "http",
     HERE / "interop": "http",
     HERE / "pipeline": "spark",
@@ -84,8 +91,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _has_properties(item: pytest.Item) -> bool:
-    """Whether hypothesis draws the inputs."""
-    return item.get_closest_marker("hypothesis") is not None
+    """Whether hypothesis draws the inputs, or the steps of a state machine."""
+    return item.get_closest_marker("hypothesis") is not None or item.name == "runTest"
 
 
 def _is_on_trio(item: pytest.Item) -> bool:

@@ -51,11 +51,11 @@ class OpenTelemetryOpenSpan:
         self._span = span
 
     def end(self, message_id: int | str | None, error: BaseException | None) -> None:
-        told = OpenTelemetrySpan(self._span)
+        span = OpenTelemetrySpan(self._span)
         if error is not None:
-            told.failed(error, str(error))
+            span.failed(error, str(error))
         elif message_id is not None:
-            told.sent(message_id)
+            span.sent(message_id)
         self._span.end()
 
 

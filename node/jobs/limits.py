@@ -44,8 +44,8 @@ class RateLimit(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         units = {each_s: unit for unit, each_s in SECONDS.items()}
         per = units.get(self.per, f"{self.per:g}s")
-        told = f"{self.count}/{per}"
-        return f"{told}, up to {self.burst} at once" if self.burst else told
+        text = f"{self.count}/{per}"
+        return f"{text}, up to {self.burst} at once" if self.burst else text
 
     def fields(self) -> dict[str, int]:
         """The fields of the request."""

@@ -757,16 +757,16 @@ class Deliveries:
             deadline = context.latest() + min(RECEIPT_TTL_S, context.settings.ttl_s)
             uuid = context.entropy(UUID_BYTES)
             content = await self._content(peer, Kind.RECEIPT, b"", deadline, uuid, b"")
-            told = frozenset(each.line for each in content.seen)
+            lines = frozenset(each.line for each in content.seen)
             try:
                 relayed = await self._seal(peer, content, 0)
                 answer = self._put(peer, content, relayed, 0)
                 stored = await self._stored(peer, content, relayed, answer, None)
             except (RequestError, OSError):
-                outgoing.receipt_lines.update(dict.fromkeys(told))
+                outgoing.receipt_lines.update(dict.fromkeys(lines))
                 outgoing.receipt_is_full = True
                 raise
-            if outgoing.receipt_id and outgoing.told <= told:  # the new one says all that it said
+            if outgoing.receipt_id and outgoing.told <= lines:  # the new one says all that it said
                 context.local.discard(mailbox_of(peer), [outgoing.receipt_id])
-            outgoing.receipt_id, outgoing.told = stored, told
+            outgoing.receipt_id, outgoing.told = stored, lines
             outgoing.receipt_sent_at = context.now()

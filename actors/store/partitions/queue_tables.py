@@ -393,7 +393,9 @@ def _wrong_counts(
         ("keys and members", keys, header.keys),
     )
     wrong = [
-        f"{found} {what}, and meta says {said}" for what, found, said in counts if found != said
+        f"{found} {what}, and meta says {stated}"
+        for what, found, stated in counts
+        if found != stated
     ]
     expected = header.row_sums
     if wrong or expected is None:

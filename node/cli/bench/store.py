@@ -112,9 +112,9 @@ def describe_folder(place: Path | None) -> str:
     """The folder for data and its file system, in words."""
     place = default_folder() if place is None else place
     kind = file_system(place)
-    told = "" if kind is None else f" ({kind})"
+    note = "" if kind is None else f" ({kind})"
     warning = ", which is memory and no disk" if kind in MEMORY_FILE_SYSTEMS else ""
-    return f"data below {place}{told}{warning}"
+    return f"data below {place}{note}{warning}"
 
 
 def _measured(args: argparse.Namespace, data: Path) -> Iterator[StoreResult]:

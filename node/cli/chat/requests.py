@@ -41,18 +41,18 @@ async def run(args: argparse.Namespace) -> int:
         match args.words:
             case ["accept", sender, name]:
                 await _accept(channel, sender, name)
-                told: dict[str, object] = {"id": sender, "peer": name}
+                outcome: dict[str, object] = {"id": sender, "peer": name}
                 text = f"{name}: added, not verified (millpond peer verify {quote(name)})"
             case [word, sender]:
                 block = args.block or word == "block"
                 await _answer(channel, PeerOperation.CHAT_REFUSE, {"id": sender, "block": block})
-                told = {"id": sender, "refused": True, "blocked": block}
+                outcome = {"id": sender, "refused": True, "blocked": block}
                 text = f"{sender}: {'blocked' if block else 'ignored'}"
             case _:
                 await _list(channel, as_json=args.json)
                 return ExitCode.OK
     if args.json:
-        print_json(told)
+        print_json(outcome)
     else:
         print_line(text)
     return ExitCode.OK

@@ -157,11 +157,14 @@ async def _reply(args: argparse.Namespace) -> int:
 
 async def _answer(args: argparse.Namespace, message: Message) -> None:
     """Run the program for a question, and reply with what it prints."""
-    told = {"MILLPOND_CHANNEL": os.fsdecode(args.channel), "MILLPOND_MESSAGE_ID": str(message.id)}
+    variables = {
+        "MILLPOND_CHANNEL": os.fsdecode(args.channel),
+        "MILLPOND_MESSAGE_ID": str(message.id),
+    }
     try:
         with anyio.fail_after(args.run_for):
             done = await anyio.run_process(
-                args.program, input=message.payload, check=False, env=os.environ | told
+                args.program, input=message.payload, check=False, env=os.environ | variables
             )
     except TimeoutError:
         await _fail(args, message, f"no answer within {args.run_for:g} s")

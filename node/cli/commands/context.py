@@ -111,8 +111,8 @@ def _add(actions: Any, name: str, summary: str, epilog: str, work: Work) -> argp
 
 def _name(text: str) -> str:
     if NAME.fullmatch(text) is None:
-        told = "1 to 64 letters, digits, `.`, `_` and `-`, a letter or digit first"
-        raise argparse.ArgumentTypeError(f"{text!r} is not the name of a context: {told}")
+        message = "1 to 64 letters, digits, `.`, `_` and `-`, a letter or digit first"
+        raise argparse.ArgumentTypeError(f"{text!r} is not the name of a context: {message}")
     return text
 
 

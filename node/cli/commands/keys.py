@@ -243,10 +243,10 @@ def _trust(folder: Path, args: argparse.Namespace) -> None:
     peer = book.accept(args.peer, public, replace=args.replace)
     if card is not None:
         addresses, relays = card.addresses or peer.addresses, card.relays or peer.relays
-        told = msgspec.structs.replace(
+        changed = msgspec.structs.replace(
             peer, addresses=addresses, relays=relays, card=line, allows_local=local
         )
-        peer = book.update(told)
+        peer = book.update(changed)
     print_identity(peer.public, peer, as_json=args.json)
 
 

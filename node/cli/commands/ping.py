@@ -127,8 +127,8 @@ def _page(answer: dict[str, Any]) -> list[str]:
 
 def _reasons(wire: dict[str, Any]) -> dict[str, str]:
     """The counts of refusals and delays by reason."""
-    told = ", ".join(f"{count} {reason}" for reason, count in sorted(wire["reasons"].items()))
-    return {"reasons": told} if told else {}
+    summary = ", ".join(f"{count} {reason}" for reason, count in sorted(wire["reasons"].items()))
+    return {"reasons": summary} if summary else {}
 
 
 def _store_rows(store: dict[str, Any] | None) -> dict[str, str]:

@@ -294,8 +294,8 @@ def _verify(args: argparse.Namespace, objects: ObjectStore) -> int:
     if args.json:
         print_json({"replica": args.url, **counts})
     else:
-        told = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
-        print_line(f"{args.url}: {told}; verified")
+        summary = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
+        print_line(f"{args.url}: {summary}; verified")
     return ExitCode.OK
 
 
@@ -309,8 +309,8 @@ def _prune(args: argparse.Namespace, objects: ObjectStore) -> int:
     if args.json:
         print_json({"replica": args.url, "removed": counts})
     else:
-        told = ", ".join(f"{count} {name}" for name, count in counts.items())
-        print_line(f"{args.url}: removed {told}")
+        summary = ", ".join(f"{count} {name}" for name, count in counts.items())
+        print_line(f"{args.url}: removed {summary}")
     return ExitCode.OK
 
 

@@ -371,13 +371,13 @@ class _Inspection:
 
     def damages(self) -> Iterator[Finding]:
         """One finding for each damaged partition."""
-        told: set[bytes | str] = set()
+        reported: set[bytes | str] = set()
         for damage in self._damages:
             key = damage.where if damage.name is None else damage.name
-            if key not in told:
-                told.add(key)
+            if key not in reported:
+                reported.add(key)
                 yield Finding("damage", "fail", self._text(damage))
-        if not told:
+        if not reported:
             yield Finding("damage", "ok", "none")
 
     def damages_of(self, name: bytes) -> list[str]:

@@ -300,8 +300,8 @@ async def _show(args: argparse.Namespace, queue: Queue) -> None:
         print_json(fields | {"history": [_entry_fields(each) for each in history]})
         return
     for name, value in fields.items():
-        told = value if isinstance(value, str) else _compact(value)
-        print_line(f"{name:12} {told}")
+        shown = value if isinstance(value, str) else _compact(value)
+        print_line(f"{name:12} {shown}")
     for each in history:
         when = shown_time(each.at)
         print_line(f"{when} attempt {each.attempt}: {each.what} {each.error}".rstrip())

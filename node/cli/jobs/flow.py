@@ -68,8 +68,8 @@ async def _with_queue(work: Work, args: argparse.Namespace) -> int:
         try:
             await work(args, queue)
         except NotFound as exc:
-            told = f"there is no flow {args.flow} of queue {queue.name!r}"
-            raise Failure(told, ExitCode.NOT_FOUND) from exc
+            message = f"there is no flow {args.flow} of queue {queue.name!r}"
+            raise Failure(message, ExitCode.NOT_FOUND) from exc
     return ExitCode.OK
 
 

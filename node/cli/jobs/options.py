@@ -46,8 +46,8 @@ def due(text: str) -> float | datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        told = f"{text!r} is no time: 90, 1h30m (from now), or 2027-01-31T08:00:00Z"
-        raise argparse.ArgumentTypeError(told) from None
+        message = f"{text!r} is no time: 90, 1h30m (from now), or 2027-01-31T08:00:00Z"
+        raise argparse.ArgumentTypeError(message) from None
     return moment if moment.tzinfo else moment.astimezone()
 
 
@@ -116,8 +116,8 @@ def parsed_json(data: bytes) -> Any:
     try:
         return msgspec.json.decode(data)
     except UNREADABLE as exc:
-        told = "quote a string twice: '\"hello\"'" if data[:1].isalpha() else str(exc)
-        raise usage_error(f"the payload is not JSON ({told})") from exc
+        advice = "quote a string twice: '\"hello\"'" if data[:1].isalpha() else str(exc)
+        raise usage_error(f"the payload is not JSON ({advice})") from exc
 
 
 def row_fields(row: JobInfo) -> dict[str, Any]:

@@ -68,5 +68,5 @@ def _print_row(args: argparse.Namespace, name: bytes, info: ChannelInfo | None, 
         fields = {"queue": printable(name), "jobs": jobs, "leased": leased, "dead": dead}
         print_json(fields | {"workers": workers, "paused": is_paused})
     else:
-        told = "  (paused)" if is_paused else ""
-        print_line(f"{jobs:>9} {leased:>7} {dead:>7} {workers:>5}  {printable(name)}{told}")
+        note = "  (paused)" if is_paused else ""
+        print_line(f"{jobs:>9} {leased:>7} {dead:>7} {workers:>5}  {printable(name)}{note}")

@@ -115,8 +115,8 @@ async def _with_queue(work: Work, args: argparse.Namespace) -> int:
         try:
             await work(args, queue)
         except NotFound as exc:
-            told = f"there is no schedule {args.schedule!r} of queue {queue.name!r}"
-            raise Failure(told, ExitCode.NOT_FOUND) from exc
+            message = f"there is no schedule {args.schedule!r} of queue {queue.name!r}"
+            raise Failure(message, ExitCode.NOT_FOUND) from exc
     return ExitCode.OK
 
 
@@ -164,8 +164,10 @@ async def _ls(args: argparse.Namespace, queue: Queue) -> None:
 
 def _line(schedule: ScheduleInfo) -> str:
     following = "paused" if schedule.paused else _shown(schedule.next) or "never"
-    told = "" if schedule.refused is None else f"  ({schedule.refused})"
-    return f"{following:25}  {schedule.jobs:6}  {schedule.name}  {_moments(schedule.timing)}{told}"
+    refusal = "" if schedule.refused is None else f"  ({schedule.refused})"
+    return (
+        f"{following:25}  {schedule.jobs:6}  {schedule.name}  {_moments(schedule.timing)}{refusal}"
+    )
 
 
 def _moments(timing: Timing) -> str:

@@ -425,8 +425,8 @@ async def _watch_sources(worker: Worker, sources: SourceFiles) -> None:
         if changed is not None:
             break
         await anyio.sleep(EVERY_S)
-    told = f"millpond work: {Path(changed).name} changed, starts again\n"
-    await write_async(told.encode("utf-8", "backslashreplace"), sys.stderr)
+    message = f"millpond work: {Path(changed).name} changed, starts again\n"
+    await write_async(message.encode("utf-8", "backslashreplace"), sys.stderr)
     worker.drain()
 
 

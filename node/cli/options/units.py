@@ -27,8 +27,10 @@ def whole_seconds(text: str) -> int:
     """A duration of whole seconds."""
     found = duration_s(text)
     if found is None or found != int(found) or found > U32_MAX:
-        told = f"{text!r} is not a duration of whole seconds: 90, 15m, 1h30m, 7d, up to {U32_MAX}"
-        raise argparse.ArgumentTypeError(told)
+        message = (
+            f"{text!r} is not a duration of whole seconds: 90, 15m, 1h30m, 7d, up to {U32_MAX}"
+        )
+        raise argparse.ArgumentTypeError(message)
     return int(found)
 
 

@@ -87,9 +87,9 @@ class _Play(Generic[Received]):
         await self._node.idle()
         for who, client in self._clients.items():
             if client.received_messages:
-                said = self._protocol.show(client.received_messages[0])
+                received = self._protocol.show(client.received_messages[0])
                 raise self._mismatch(
-                    "the node sends more than the script expects", f"{who}< {said}"
+                    "the node sends more than the script expects", f"{who}< {received}"
                 )
             client.close()
 
@@ -103,9 +103,9 @@ class _Play(Generic[Received]):
             case "~":
                 await anyio.sleep(float(line.text))
                 if client.received_messages:
-                    said = self._protocol.show(client.received_messages[0])
+                    received = self._protocol.show(client.received_messages[0])
                     reason = f"line {line.number}: silence was expected"
-                    raise self._mismatch(reason, f"{line.who}< {said}", line)
+                    raise self._mismatch(reason, f"{line.who}< {received}", line)
 
     async def _connect(self, who: str) -> DialogueClient[Received]:
         client = self._clients[who] = DialogueClient(self._protocol.decoder())
@@ -114,17 +114,17 @@ class _Play(Generic[Received]):
         return client
 
     async def _receive(self, line: ScriptLine, client: DialogueClient[Received]) -> None:
-        said: Received | None = None
+        received: Received | None = None
         with anyio.move_on_after(self._timeout_s) as scope:
-            said = await client.receive()
-        if said is not None:
+            received = await client.receive()
+        if received is not None:
             found = None
             if line.text != CLOSED:
-                found = self._protocol.match(line.text, said, self.captures)
+                found = self._protocol.match(line.text, received, self.captures)
             if found is not None:
                 self.captures.update(found)
                 return
-            shown = self._protocol.show(said)
+            shown = self._protocol.show(received)
         elif scope.cancelled_caught:
             shown = QUIET
         elif line.text == CLOSED:
@@ -134,11 +134,15 @@ class _Play(Generic[Received]):
         reason = f"line {line.number}: the node sends something else"
         raise self._mismatch(reason, f"{line.who}< {shown}", line)
 
-    def _mismatch(self, reason: str, said: str, line: ScriptLine | None = None) -> DialogueMismatch:
+    def _mismatch(
+        self, reason: str, received: str, line: ScriptLine | None = None
+    ) -> DialogueMismatch:
         wanted = [] if line is None else [f"- {line}"]
         known = {
             name: value.hex() if isinstance(value, bytes) else value
             for name, value in self.captures.items()
         }
         notes = [f"  where {known}"] if known else []
-        return DialogueMismatch("\n".join([reason, *self._so_far, *wanted, f"+ {said}", *notes]))
+        return DialogueMismatch(
+            "\n".join([reason, *self._so_far, *wanted, f"+ {received}", *notes])
+        )

@@ -45,6 +45,6 @@ def read_lines(text: str) -> list[ScriptLine]:
         parts = _LINE.fullmatch(line)
         if parts is None:
             raise BadScript(f"line {number}: {line!r} begins with none of >, <, ~ and NAME>")
-        said = (parts["text"] or "").strip()
-        found.append(ScriptLine(number, parts["who"], cast(Mark, parts["mark"]), said))
+        content = (parts["text"] or "").strip()
+        found.append(ScriptLine(number, parts["who"], cast(Mark, parts["mark"]), content))
     return found

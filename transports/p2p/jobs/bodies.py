@@ -500,8 +500,8 @@ def request_of(
             done = read_body(body, FinishBody)
             return m.FinishJob(number, done.id, done.data, done.keep)
         case JobOperation.PROGRESS:
-            told = read_body(body, FinishBody)
-            return m.ReportProgress(number, told.id, told.data)
+            finish = read_body(body, FinishBody)
+            return m.ReportProgress(number, finish.id, finish.data)
         case JobOperation.RESULT:
             return m.GetResult(number, read_body(body, IdBody).id, answer_bytes_max)
         case JobOperation.LIST:
