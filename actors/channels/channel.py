@@ -653,7 +653,7 @@ class Channel:
             consumer.identity_number and consumer.identity_number == row.sender
         ):
             return False
-        place = None if self.jobs is None else self._flow_step(message_id)
+        place = None if is_dead_letter_channel(self.name) else self._flow_step(message_id)
         if self.delivery.ack(consumer, message_id):
             self.remove(message_id, effects)
             if place is not None:  # of a worker that does not know of flows: it has no result

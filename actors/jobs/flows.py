@@ -23,6 +23,9 @@ ends is one small write.
 skips them, `ignore` lets them run with the failure among their results, `wait` holds them until the
 step is retried or the flow cancelled.
 
+A flow that is cancelled ends once the channels have answered that its jobs are gone. It cannot be
+retried before: an answer would be taken for one about the next job of the step.
+
 A dead letter of a step that is put back (`FlowJobRequeued`) is the job of the step again: the step
 is `queued`, and those that were skipped for it wait again. Its result counts also where that word
 was lost.
@@ -161,6 +164,11 @@ class Flow:
     def has_ended(self) -> bool:
         """Every step has."""
         return all(status.state in _ENDED for status in self.statuses)
+
+    @property
+    def is_being_cancelled(self) -> bool:
+        """Queues have not answered yet that its jobs are gone."""
+        return self.header.is_cancelled and not self.has_ended
 
     @property
     def last_steps(self) -> list[int]:
@@ -348,6 +356,8 @@ class Flows:
             case m.GetFlow():
                 return self._found(request, flow)
             case m.RetryFlow():
+                if flow.is_being_cancelled:
+                    return Failed(request, Code.SLOW_DOWN)
                 self._retry(flow, now, effects)
             case m.CancelFlow():
                 self._cancel(flow, now, effects)

@@ -90,6 +90,8 @@ UNIQUE_BYTES_MAX = 64
 DEAD_IDS_MAX = 1000
 MAILBOX_WINDOW = 256
 RETRY_S = 0.2
+RETRY_FLOW_S = 10.0
+"""For so long a retry waits for the cancellation of the same flow."""
 FLOW_KEYS = 2**53
 FIRST_ASK_S, ASK_S_MAX = 0.02, 1.0
 """Delays between two questions for a result."""
@@ -429,9 +431,17 @@ class Queue(Openable):
                         await anyio.sleep(delay_s)
                         delay_s = min(1.5 * delay_s, ASK_S_MAX)
 
-    async def retry_flow(self, flow: int) -> None:
-        """Put the failed steps of a flow again; skipped ones wait again. Raises NotFound."""
-        await ask(self.channel, Operation.RETRY_FLOW, id=flow)
+    async def retry_flow(self, flow: int, *, retry_for: float = RETRY_FLOW_S) -> None:
+        """Put the failed steps of a flow again; skipped ones wait again. Raises NotFound.
+
+        A flow whose jobs are being cancelled is SlowDown, after the retries of `retry_for`."""
+        budget = RetryBudget(retry_for, self._connector.rng, self._connector.now())
+        while True:
+            try:
+                await ask(self.channel, Operation.RETRY_FLOW, id=flow)
+                return
+            except TEMPORARY as error:
+                await budget.wait(error)
 
     async def cancel_flow(self, flow: int) -> None:
         """Cancel the jobs of a flow, and skip the steps that wait. Raises NotFound."""

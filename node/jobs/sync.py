@@ -20,7 +20,7 @@ from millpond.node.jobs.handle import R
 from millpond.node.jobs.history import HistoryEntry
 from millpond.node.jobs.limits import Limits, QueueState
 from millpond.node.jobs.payload import Headers
-from millpond.node.jobs.queue import Due
+from millpond.node.jobs.queue import RETRY_FLOW_S, Due
 from millpond.node.jobs.queue import Queue as AsyncQueue
 from millpond.node.jobs.records import JobProgress
 from millpond.node.jobs.requests import JobInfo, JobState, QueueCounts
@@ -229,9 +229,12 @@ class Queue(BlockingContext[AsyncQueue]):
         """
         return self._await(self._async.flow_result, flow, timeout)
 
-    def retry_flow(self, flow: int) -> None:
-        """Put the failed steps of a flow again; skipped ones wait again. Raises NotFound."""
-        self._await(self._async.retry_flow, flow)
+    def retry_flow(self, flow: int, *, retry_for: float = RETRY_FLOW_S) -> None:
+        """Put the failed steps of a flow again; skipped ones wait again. Raises NotFound.
+
+        A flow whose jobs are being cancelled is SlowDown, after the retries of `retry_for`.
+        """
+        self._await(self._async.retry_flow, flow, retry_for=retry_for)
 
     def cancel_flow(self, flow: int) -> None:
         """Cancel the jobs of a flow, and skip the steps that wait. Raises NotFound."""

@@ -100,6 +100,21 @@ def failed_once(cell: Cell) -> int:
     return flow
 
 
+def test_a_flow_whose_job_may_be_in_its_queue_still_is_not_retried() -> None:
+    """The queue's answer to the cancellation would be taken for one about the next job."""
+    cell = Cell()
+    flow = cell.put((), (0,))
+    cell.asked(m.CancelFlow(2, flow))
+    refused = cell.asked(m.RetryFlow(3, flow))
+    assert isinstance(refused, Failed) and refused.code is Code.SLOW_DOWN
+    posts = [post for _, post in cell.woken(flows.CHECK_S).posts]
+    assert posts == [CancelFlowJob(flows.FLOWS, flow, 0)], "nor is its job sent again"
+    cell.told(FlowJobFailed(MAIL, flow, 0, 0, "cancelled"))
+    assert cell.states(flow) == ["failed", "skipped"]
+    assert cell.asked(m.RetryFlow(4, flow)).state is m.FlowState.RUNNING
+    assert cell.states(flow) == ["pending", "waiting"]
+
+
 @pytest.mark.parametrize("is_stored", [False, True])
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_failure_that_is_told_twice_does_not_fail_the_next_job_of_its_step(

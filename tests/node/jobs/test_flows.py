@@ -10,8 +10,10 @@ import pytest
 from millpond.actors.errors import BufferFull, Malformed, NotFound
 from millpond.actors.jobs import flows
 from millpond.jobs import Job, JobCancelled, JobFailed, Reject, Step, Task, chain, join, task
+from millpond.node.client.connect import connect
+from millpond.node.client.settings import SimulatedSettings
 from millpond.node.jobs.requests import Operation, ask
-from tests.node.jobs.job_setup import JobSetup
+from tests.node.jobs.job_setup import URL, JobSetup
 
 SEEN: list[tuple[str, Any, list[Any]]] = []
 
@@ -197,6 +199,37 @@ async def test_a_dead_letter_that_is_put_back_is_the_job_of_its_step_again(
         assert await queue.flow_result(flow, 60) == 3
         assert (await queue.flow(flow)).state == "done"
         assert [each async for each in queue.jobs()] == []
+
+
+async def test_a_dead_letter_that_somebody_takes_away_is_not_a_step_that_is_done(
+    setup: JobSetup,
+) -> None:
+    async with setup.queue() as queue, setup.working(TASKS):
+        flow = await queue.put_flow(chain(Step(refuse, "no"), Step(add, 1)))
+        with pytest.raises(JobFailed, match="no"):
+            await queue.flow_result(flow, 60)
+        dialer = setup.dialer("digger")
+        async with connect(
+            URL, "jobs/mail!dead", role="consumer", settings=SimulatedSettings(dialer=dialer)
+        ) as letters:
+            async for letter in letters:
+                await letter.ack()
+                break
+            await anyio.sleep(1)
+            assert await letters.list() == []
+        assert [each.state for each in (await queue.flow(flow)).steps] == ["failed", "skipped"]
+        assert not SEEN
+
+
+async def test_a_flow_that_is_cancelled_and_retried_at_once_goes_on(setup: JobSetup) -> None:
+    async with setup.queue() as queue:
+        flow = await queue.put_flow(chain(Step(add, 1), Step(add)))
+        await queue.cancel_flow(flow)
+        await queue.retry_flow(flow)
+        async with setup.working(TASKS):
+            assert await queue.flow_result(flow, 60) == 3
+        assert [each.state for each in (await queue.flow(flow)).steps] == ["done", "done"]
+        assert [payload for _, payload, _ in SEEN] == [1, 2]
 
 
 async def test_a_dead_letter_beside_a_retried_flow_puts_no_step_twice(setup: JobSetup) -> None:

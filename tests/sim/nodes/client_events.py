@@ -171,6 +171,101 @@ class Cancelled(ClientEvent, frozen=True, gc=False):
     id: int
 
 
+class FlowPut(ClientEvent, frozen=True, gc=False):
+    """A flow that is kept: `place` in the plan, and its number."""
+
+    queue: str
+    place: int
+    flow: int
+
+
+class FlowRequested(ClientEvent, frozen=True, gc=False):
+    """A request to `cancel` or `retry` a flow, before it is sent."""
+
+    queue: str
+    flow: int
+    what: str
+
+
+class FlowCancelled(ClientEvent, frozen=True, gc=False):
+    """The node's reply to a cancellation that was asked for at `asked_at`."""
+
+    queue: str
+    flow: int
+    asked_at: float
+
+
+class FlowEnded(ClientEvent, frozen=True, gc=False):
+    """A flow that has ended, with the states of its steps and the results of the last ones."""
+
+    queue: str
+    flow: int
+    state: str
+    steps: tuple[str, ...]
+    results: tuple[str, ...]
+
+
+class StepBegins(ClientEvent, frozen=True, gc=False):
+    """The start of the handler of a step. `results` of the steps before it; `payload` as text."""
+
+    queue: str
+    place: int
+    step: int
+    id: int
+    attempt: int
+    results: tuple[str, ...]
+    payload: str
+
+
+class StepEnds(ClientEvent, frozen=True, gc=False):
+    """The end of the handler of a step. `how`: what it did."""
+
+    queue: str
+    place: int
+    step: int
+    id: int
+    attempt: int
+    how: str
+
+
+class KeptResult(ClientEvent, frozen=True, gc=False):
+    """The reply to a request, sent at `asked_at`, for the result of a job: its text, or `gone`."""
+
+    queue: str
+    id: int
+    asked_at: float
+    value: str
+
+
+class ScheduleSet(ClientEvent, frozen=True, gc=False):
+    """A schedule that is kept. `next_ms`: its next moment, in ms since 1970."""
+
+    queue: str
+    name: str
+    next_ms: int
+
+
+class ScheduleGone(ClientEvent, frozen=True, gc=False):
+    """A schedule that is deleted. `asked_at`: before that it had put `jobs`, the last one for
+    `last_ms`."""
+
+    queue: str
+    name: str
+    asked_at: float
+    last_ms: int
+    jobs: int
+
+
+class TickBegins(ClientEvent, frozen=True, gc=False):
+    """The start of the handler of a schedule's job."""
+
+    queue: str
+    name: str
+    moment_ms: int
+    id: int
+    attempt: int
+
+
 class MailSent(ClientEvent, frozen=True, gc=False):
     """An envelope is kept for a peer; `who` is the sender's node."""
 

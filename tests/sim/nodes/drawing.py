@@ -13,6 +13,7 @@ from typing import Any
 from millpond.actors.messages import Durability, Mode
 from millpond.node.config_rules import ChannelRule
 from tests.sim.nodes.fault_plans import draw_confirm_s, draw_rush, draw_trouble
+from tests.sim.nodes.flow_plans import has_flows, with_flows
 from tests.sim.nodes.plan import (
     GRACE_S_MAX,
     TTL_DEFAULT_S,
@@ -114,6 +115,8 @@ def draw(seed: int) -> Plan:
     plan = with_operators(seed, with_ttls(seed, plan))
     if kind == "channels" and not oversleeps:
         plan = with_rush(seed, plan)
+    if has_flows(seed):
+        return with_flows(seed, plan)
     return with_tees(seed, plan) if has_tees(seed) else plan
 
 

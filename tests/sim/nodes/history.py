@@ -304,7 +304,7 @@ class History:
                 channel.node, f"{channel.name}!dead", Mode.PAIR, channel_history.durability
             )
             channel_history.dead = dead
-        for jobs in plan.jobs:
+        for jobs in (*plan.jobs, *plan.flows):
             name = f"jobs/{jobs.name}"
             channel_history = self._channel(jobs.node, name, Mode.QUEUE, jobs.durability)
             channel_history.dead = self._channel(

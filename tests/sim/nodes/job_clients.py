@@ -66,7 +66,7 @@ class JobProducer:
     def _queue(self) -> Queue:
         sim, plan = self._sim, self._plan
         node = sim.node(plan.node)
-        return Queue(node.url, plan.name, **_options(sim, plan, self._who))
+        return Queue(node.url, plan.name, **client_options(sim, plan.node, self._who))
 
     async def _put_many(self, queue: Queue, count: int) -> None:
         """Put the first jobs in one call."""
@@ -138,7 +138,7 @@ class QueueOperator:
         async with AsyncExitStack() as operating:
             await operating.enter_async_context(sim.finishing(self._who))
             url = sim.node(plan.node).url
-            async with Queue(url, plan.name, **_options(sim, plan, self._who)) as queue:
+            async with Queue(url, plan.name, **client_options(sim, plan.node, self._who)) as queue:
                 while not sim.is_calm:
                     await self._set(self._change(queue))
                     await anyio.sleep(self._rng.uniform(0.1, sim.plan.lasts_s / 6))
@@ -214,7 +214,7 @@ class JobWorker:
             name=self._who,
             history=self._rng.random() < 0.3,
             on_end=self._ended,
-            **_options(sim, plan, self._who),
+            **client_options(sim, plan.node, self._who),
         )
 
     async def _work(self, payload: int, job: Job) -> str:
@@ -263,11 +263,12 @@ class JobWorker:
         sim.record(ce.JobSettled(sim.now, self._who, *seen))
 
 
-def _options(sim: Simulation, plan: JobsPlan, who: str) -> dict[str, Any]:
+def client_options(sim: Simulation, node: str, who: str) -> dict[str, Any]:
+    """The options of a client of jobs in the simulated world."""
     clock = sim.world.clock
     return {
         "settings": SimulatedSettings(
-            dialer=sim.node(plan.node).dialer(who), rng=sim.world.rng(who), now=clock.elapsed
+            dialer=sim.node(node).dialer(who), rng=sim.world.rng(who), now=clock.elapsed
         ),
         "wall": clock.now,
         "wait_s": FOREVER_S,

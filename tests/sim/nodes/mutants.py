@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 Area = Literal[
-    "acks", "leases", "ttl", "journal", "reconnect", "tees", "streams", "subscriptions", "limits"
+    "acks",
+    "leases",
+    "ttl",
+    "journal",
+    "reconnect",
+    "tees",
+    "flows",
+    "streams",
+    "subscriptions",
+    "limits",
 ]
 
 

@@ -15,7 +15,9 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Protocol
 
+from tests.sim.nodes.flow_plans import FLOWS_FROM
 from tests.sim.nodes.mutants import MUTANTS, Mutant
+from tests.sim.nodes.mutants_of_flows import FLOW_MUTANTS
 from tests.sim.nodes.mutants_of_tees import TEE_MUTANTS
 from tests.sim.nodes.table import aligned
 from tests.sim.nodes.tee_plans import FROM
@@ -24,6 +26,8 @@ ROOT = Path(__file__).parents[3]
 FOLDERS = ("millpond", "actors", "transports", "node", "tests/sim/nodes")
 """The folders of a copy; `millpond` is made of links to the next three."""
 FOUND = re.compile(r"^seed (\d+): (\w+): (.*)$", re.MULTILINE)
+FIRST = {"tees": FROM, "flows": FLOWS_FROM}
+"""The first seed of worlds for these mutants."""
 SHARE = 0.9
 
 
@@ -53,7 +57,7 @@ class Find:
 
 def hunt(names: Sequence[str], seeds: int, processes: int) -> int:
     """Hunt mutants and print what became of them; 0 when nine in ten were found."""
-    everything = (*MUTANTS, *TEE_MUTANTS)
+    everything = (*MUTANTS, *TEE_MUTANTS, *FLOW_MUTANTS)
     wanted = [each for each in everything if not names or {each.name, each.area} & {*names}]
     finds = []
     with ThreadPoolExecutor(processes) as pool:
@@ -74,7 +78,7 @@ def look_for(mutant: Mutant, seeds: int) -> Find:
     with TemporaryDirectory(prefix="millpond-mutant-") as folder:
         root = copied(Path(folder))
         apply(mutant, root)
-        start = FROM if mutant.area == "tees" else 0
+        start = FIRST.get(mutant.area, 0)
         end = start + seeds
         while start < end:
             said = _simulate(root, "--first", "--from", str(start), "--seeds", str(end - start))

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from millpond.actors.messages import Durability, Mode
 from millpond.node.config_rules import ChannelRule, StreamRule
 
-Kind = Literal["channels", "jobs", "streams", "mail", "mixed", "tees"]
+Kind = Literal["channels", "jobs", "streams", "mail", "mixed", "tees", "flows"]
 Fault = Literal[
     "partition", "reset", "stall", "latency", "split", "disk", "full", "hang", "crash", "power",
     "stop", "skew", "flaw",
@@ -124,6 +124,49 @@ class JobsPlan:
 
 
 @dataclass(frozen=True)
+class FlowStepPlan:
+    """A step, which waits for the steps at these places. `feeds`: their results are its payload.
+    `keep_s`: so long the node keeps its result for others."""
+
+    after: tuple[int, ...]
+    on_failure: Literal["fail", "ignore", "wait"]
+    feeds: bool
+    keep_s: int
+
+
+@dataclass(frozen=True)
+class SchedulePlan:
+    """A schedule with an interval."""
+
+    name: str
+    every_s: int
+    missed: Literal["skip", "one", "all"]
+
+
+@dataclass(frozen=True)
+class FlowsPlan:
+    """A queue with flows and schedules, its workers and what its handlers do."""
+
+    node: str
+    name: str
+    durability: Durability
+    flows: tuple[tuple[FlowStepPlan, ...], ...]
+    schedules: tuple[SchedulePlan, ...]
+    gap_s: float
+    workers: int
+    concurrency: int
+    lease_s: float
+    attempts: int
+    fails: float
+    rejects: float
+    hangs: float
+    work_s: float
+    restarts: float
+    cancels: float
+    retries: float
+
+
+@dataclass(frozen=True)
 class StreamPlan:
     """A stream, with its writers and followers.
 
@@ -183,6 +226,7 @@ class Plan:
     settings: dict[str, Any]
     channels: tuple[ChannelPlan, ...] = ()
     jobs: tuple[JobsPlan, ...] = ()
+    flows: tuple[FlowsPlan, ...] = ()
     streams: tuple[StreamPlan, ...] = ()
     mail: tuple[MailPlan, ...] = ()
     faults: tuple[FaultPlan, ...] = ()
@@ -197,7 +241,7 @@ class Plan:
     def queues(self) -> list[tuple[str, str]]:
         """Node and name of the channels in queue mode, those of jobs among them."""
         found = [(each.node, each.name) for each in self.channels if each.mode is Mode.QUEUE]
-        return found + [(each.node, f"jobs/{each.name}") for each in self.jobs]
+        return found + [(each.node, f"jobs/{each.name}") for each in (*self.jobs, *self.flows)]
 
     def mode_of(self, node: str, channel: str) -> Mode | None:
         """The mode of a channel of the plan."""
@@ -210,7 +254,7 @@ class Plan:
         """Of the channels of a node."""
         queues = [
             ChannelRule(f"jobs/{each.name}", Mode.QUEUE, durability=each.durability)
-            for each in self.jobs
+            for each in (*self.jobs, *self.flows)
             if each.node == node
         ]
         return (*(each.rule for each in self.channels if each.node == node), *queues)

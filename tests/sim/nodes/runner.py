@@ -29,6 +29,7 @@ from tests.sim.nodes.checks import (
     attempts,
     credit,
     deadlines,
+    flows,
     jobs,
     kept,
     leases,
@@ -37,6 +38,7 @@ from tests.sim.nodes.checks import (
     once,
     order,
     retries,
+    schedules,
     streams,
     subscriptions,
     tees,
@@ -44,6 +46,7 @@ from tests.sim.nodes.checks import (
 from tests.sim.nodes.clients import Consumer, Producer, drain, inspect, joined
 from tests.sim.nodes.drawing import draw
 from tests.sim.nodes.fault_injector import FaultInjector
+from tests.sim.nodes.flow_clients import FlowProducer, FlowWorker, keep_schedule, read_results
 from tests.sim.nodes.history import History
 from tests.sim.nodes.job_clients import JobProducer, JobWorker, QueueOperator
 from tests.sim.nodes.livelock import CountingLoop
@@ -66,6 +69,8 @@ CHECKS: dict[str, Check] = {
     "subscriptions": subscriptions.check,
     "jobs": jobs.check,
     "limits": limits.check,
+    "flows": flows.check,
+    "schedules": schedules.check,
     "mail": mail.check,
     "retries": retries.check,
     "tees": tees.check,
@@ -212,6 +217,13 @@ async def running_clients(sim: Simulation) -> AsyncIterator[TaskGroup]:
                 tasks.start_soon(QueueOperator(sim, work).run)
             for number in range(work.workers):
                 tasks.start_soon(JobWorker(sim, work, number).run)
+        for queue in sim.plan.flows:
+            tasks.start_soon(FlowProducer(sim, queue).run)
+            tasks.start_soon(read_results, sim, queue)
+            for schedule in queue.schedules:
+                tasks.start_soon(keep_schedule, sim, queue, schedule)
+            for number in range(queue.workers):
+                tasks.start_soon(FlowWorker(sim, queue, number).run)
         for stream in sim.plan.streams:
             for number in range(stream.writers):
                 tasks.start_soon(Writer(sim, stream, number).run)
@@ -310,7 +322,7 @@ async def _check_empty(sim: Simulation) -> None:
             if counted and any(left.values()):
                 raise Leak(f"{name}: {page['name']!r} still has {left}")
         owes = any(c.node == name and c.mode is Mode.FANOUT for c in plan.channels)
-        if not (plan.linked or plan.jobs or owes):
+        if not (plan.linked or plan.jobs or plan.flows or owes):
             usage = info["usage"]
             if usage["messages"] or usage["bytes"]:
                 raise Leak(f"{name}: {usage}")

@@ -1,4 +1,4 @@
-"""Plans of worlds whose channels feed streams: seeds from `FROM` on, so no other seed changes."""
+"""Plans of worlds whose channels feed streams: seeds of their own, so no other seed changes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from random import Random
 from millpond.actors.messages import Durability
 from tests.sim.nodes.plan import ChannelPlan, Plan, StreamPlan
 
-FROM = 1_000_000
-"""The first seed of such worlds."""
+FROM, UNTIL = 1_000_000, 2_000_000
+"""The first seed of such worlds, and the first one behind them."""
 SHARED = "t0"
 
 
 def has_tees(seed: int) -> bool:
     """Is it a seed of such a world?"""
-    return seed >= FROM
+    return FROM <= seed < UNTIL
 
 
 def with_tees(seed: int, plan: Plan) -> Plan:

@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.sim.nodes.mutants import MUTANTS, Mutant
+from tests.sim.nodes.mutants_of_flows import FLOW_MUTANTS
 from tests.sim.nodes.mutants_of_tees import TEE_MUTANTS
 from tests.sim.nodes.mutate import ROOT, copied
 
 
-@pytest.mark.parametrize("mutant", [*MUTANTS, *TEE_MUTANTS], ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize(
+    "mutant", [*MUTANTS, *TEE_MUTANTS, *FLOW_MUTANTS], ids=lambda mutant: mutant.name
+)
 def test_the_text_of_a_mutant_is_in_its_file_once(mutant: Mutant) -> None:
     assert (ROOT / mutant.file).read_text("utf-8").count(mutant.text) == 1
 

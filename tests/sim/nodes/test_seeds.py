@@ -11,11 +11,13 @@ from functools import cache
 
 import pytest
 
+from tests.sim.nodes.flow_plans import FLOWS_FROM
 from tests.sim.nodes.runner import Outcome, simulate
 from tests.sim.nodes.tee_plans import FROM
 from tests.sim.seeds import blocks
 
 TEES = 6
+FLOWS = 8
 SEEDS_TO_COUNT = 40
 outcome = cache(simulate)
 """A seed has one outcome, which several tests look at."""
@@ -34,6 +36,17 @@ def test_no_promise_is_broken_whatever_fails(seeds: range) -> None:
 
 def test_streams_get_what_channels_keep_whatever_fails() -> None:
     assert found_in(range(FROM, FROM + TEES)) == {}
+
+
+def test_flows_and_schedules_run_what_they_should_once_whatever_fails() -> None:
+    """docs/guides/jobs.md, "Flows", "Results" and "Schedules"."""
+    seeds = range(FLOWS_FROM, FLOWS_FROM + FLOWS)
+    assert found_in(seeds) == {}
+    counts = sum((outcome(seed).counts for seed in seeds), Counter[str]())
+    for seen in ("stepends", "tickbegins", "keptresult", "flowended", "schedulegone"):
+        assert counts[seen] > 5, seen
+    injected = sum((outcome(seed).injected for seed in seeds), Counter[str]())
+    assert injected["full"] and injected["crash"] + injected["power"] > 1
 
 
 def test_the_seeds_do_what_they_are_for() -> None:
