@@ -23,6 +23,10 @@ AGE_S = 7 * 86_400
 BYTES_MAX = 64 * 2**20
 WAITING_MAX = 10_000
 BATCH_MAX = 200
+BATCH_BYTES_MAX = 256 * 1024
+"""The most bytes of errors and tracebacks in one append, or one entry."""
+WAITING_TRACEBACK_BYTES_MAX = 4 * 2**20
+"""While entries with so many bytes of tracebacks wait, others go without theirs."""
 ERROR_CHARS_MAX = 2000
 SNOWFLAKE_EPOCH_MS = 1_288_834_974_657
 EXPIRED = "expired"
@@ -36,6 +40,9 @@ log = logging.getLogger(__name__)
 class HistoryEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One record: `at` in ms since 1970, `what` as in `AttemptResult`, `worker` wrote it.
 
+    `traceback` is that of `error`, of 4 KiB at most; empty from workers of earlier versions, and
+    for errors without frames.
+
     The last entry of a job that expired is of the node: `what` is `expired`, and `worker` empty.
     """
 
@@ -45,6 +52,7 @@ class HistoryEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     what: str
     error: str = ""
     worker: str = ""
+    traceback: str = ""
 
 
 class History:
@@ -54,17 +62,28 @@ class History:
         self._wall = wall
         self._worker = utf8_text(worker)
         self._waiting: deque[tuple[str, HistoryEntry]] = deque(maxlen=WAITING_MAX)
+        self._traceback_bytes = 0
         self._arrived = anyio.Event()
         self._off = False
         self._writing = anyio.Lock()
 
-    def add(self, queue: str, job: int, attempt: int, what: str, error: str = "") -> None:
-        """Write this soon."""
+    def add(
+        self, queue: str, job: int, attempt: int, what: str, error: str = "", traceback: str = ""
+    ) -> None:
+        """Write this soon. `traceback`: as `traceback_text` gives it."""
         if self._off:
             return
         at = round(self._wall() * 1000)
         text = utf8_text(error[:ERROR_CHARS_MAX])
-        self._waiting.append((queue, HistoryEntry(str(job), attempt, at, what, text, self._worker)))
+        size = len(traceback.encode())
+        if self._traceback_bytes + size > WAITING_TRACEBACK_BYTES_MAX:
+            traceback, size = "", 0
+        if len(self._waiting) == WAITING_MAX:
+            self._take()  # the oldest is lost
+        self._traceback_bytes += size
+        self._waiting.append(
+            (queue, HistoryEntry(str(job), attempt, at, what, text, self._worker, traceback))
+        )
         self._arrived.set()
 
     async def run(self, streams: Callable[[str], Streams]) -> None:
@@ -93,9 +112,19 @@ class History:
     def _batch(self) -> tuple[str, list[HistoryEntry]]:
         queue = self._waiting[0][0]
         batch: list[HistoryEntry] = []
+        size = 0
         while self._waiting and self._waiting[0][0] == queue and len(batch) < BATCH_MAX:
-            batch.append(self._waiting.popleft()[1])
+            following = self._waiting[0][1]
+            size += len(following.error.encode()) + len(following.traceback.encode())
+            if batch and size > BATCH_BYTES_MAX:
+                break
+            batch.append(self._take())
         return queue, batch
+
+    def _take(self) -> HistoryEntry:
+        entry = self._waiting.popleft()[1]
+        self._traceback_bytes -= len(entry.traceback.encode())
+        return entry
 
 
 def stream_name(queue: str) -> str:

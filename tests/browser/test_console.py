@@ -172,6 +172,27 @@ async def send(payload: dict[str, str], job: Job) -> str:
 GATE = threading.Event()
 
 
+@task(queue="mail", attempts=1)
+async def refuse(payload: dict[str, str]) -> None:
+    raise LookupError(f"{HOSTILE} {payload['to']}")
+
+
+async def test_a_failed_job_shows_the_traceback_of_its_attempt(tab: Tab, node: Node) -> None:
+    async with Queue(url(node), "mail") as queue:
+        put = await queue.put({"to": "bob"}, name="refuse")
+        async with Worker(url(node), [refuse], name="ann") as worker:
+            await worker.run(burst=True)
+        (job,) = [each async for each in queue.jobs("dead")]
+        await tab.open(page(node, f"job/jobs%2fmail/{job.id}"))
+        await says(tab, str(put.id), "Traceback of attempt 1", "LookupError: <img")
+        await tab.run("document.querySelector('summary').focus()")
+        await tab.run("[...document.querySelectorAll('summary')].at(-1).click()")
+        await says(tab, "in refuse", "raise LookupError(f")
+        await anyio.sleep(2.5)  # what is drawn anew stays open
+        await says(tab, "in refuse")
+    assert not await tab.run("'ran' in window")
+
+
 async def chosen(tab: Tab, title: str) -> None:
     """Choose a part of the page by its tab."""
     await press_button(tab, title, "[role=tablist]")

@@ -305,6 +305,8 @@ async def _show(args: argparse.Namespace, queue: Queue) -> None:
     for each in history:
         when = shown_time(each.at)
         print_line(f"{when} attempt {each.attempt}: {each.what} {each.error}".rstrip())
+        for line in each.traceback.splitlines():
+            print_line(f"  {printable(line)}")
 
 
 async def _show_ended(args: argparse.Namespace, queue: Queue) -> None:
@@ -348,7 +350,8 @@ def _compact(value: Any) -> str:
 
 def _entry_fields(entry: HistoryEntry) -> dict[str, Any]:
     fields = {"attempt": entry.attempt, "at": shown_time(entry.at), "what": entry.what}
-    return fields | {"error": entry.error, "worker": entry.worker}
+    fields |= {"error": entry.error, "worker": entry.worker}
+    return fields | ({"traceback": entry.traceback} if entry.traceback else {})
 
 
 async def _retry(args: argparse.Namespace, queue: Queue) -> None:

@@ -190,6 +190,7 @@ function jobOf(node, own, row, rights) {
 function historyView(node, own) {
   const told = h("p", { class: "hint", role: "status" });
   const errors = h("div");
+  let shownTraces = [];
   const table = new Table(
     "History",
     [
@@ -197,7 +198,7 @@ function historyView(node, own) {
       { title: "Ended", of: (row) => exactly(row.at), time: true },
       { title: "How", of: (row) => WHATS[row.what] ?? plain(String(row.what)) },
       { title: "Worker", of: (row) => plain(String(row.worker ?? "")) },
-      { title: "Error", of: (row) => plain(String(row.error ?? "").trim().split("\n").at(-1).slice(0, 200)), wide: true },
+      { title: "Error", of: (row) => plain(String(row.error ?? "").trim().split("\n")[0].slice(0, 200)), wide: true },
     ],
     { key: (row) => `${row.sequence}`, none: empty("No attempt is in the history.") },
   );
@@ -221,10 +222,19 @@ function historyView(node, own) {
       write(told, isDenied(error) ? "The history takes the right admin." : isRefused(error, 0x41) ? "" : explain(error));
     }
     table.draw(found);
-    const traces = found.filter((each) => String(each.error ?? "").includes("\n"));
-    show(errors, ...traces.map((each) => h("details", {}, h("summary", {}, `Traceback of attempt ${each.attempt}`), h("pre", { class: "body", tabindex: 0 }, plainLines(each.error)))));
+    const traces = found.filter((each) => traceOf(each) !== "");
+    const isSame = traces.length === shownTraces.length && traces.every((each, at) => each.sequence === shownTraces[at].sequence);
+    if (isSame) return;
+    shownTraces = traces;
+    show(errors, ...traces.map((each) => h("details", {}, h("summary", {}, `Traceback of attempt ${each.attempt}`), h("pre", { class: "body", tabindex: 0 }, plainLines(traceOf(each))))));
   };
   return { element: panel("History", {}, told, table.element, errors), draw };
+}
+
+/** The traceback of an attempt; workers of earlier versions give none, but may have an error of several lines. */
+function traceOf({ traceback, error }) {
+  if (typeof traceback === "string" && traceback !== "") return traceback;
+  return typeof error === "string" && error.includes("\n") ? error : "";
 }
 
 function entryOf(body) {

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from math import isnan
 from random import Random
-from types import TracebackType
 from typing import Any, assert_never
 
 import anyio
@@ -15,7 +14,7 @@ import msgspec
 
 from millpond.actors.errors import LeaseLost, NotFound, OutcomeUnknown, RequestError
 from millpond.node.client.errors import ChannelClosed, ConnectionLost
-from millpond.node.jobs.errors import LeaseExpired, Retry
+from millpond.node.jobs.errors import LeaseExpired
 from millpond.node.jobs.history import History
 from millpond.node.jobs.job import NOTHING
 from millpond.node.jobs.payload import UNREADABLE, Kind
@@ -36,12 +35,11 @@ from millpond.node.jobs.worker.outcome import (
 )
 from millpond.node.jobs.worker.progress import ProgressReports
 from millpond.node.jobs.worker.subscription import LeasedJob
+from millpond.node.jobs.worker.tracebacks import traceback_text, trimmed
 
 REASON_CHARS_MAX = 200
 ERROR_CHARS_MAX = 10_000
 """An error's text is cut to this for the producer: it has to fit a packet."""
-EVENT_LIBRARIES = ("anyio", "asyncio", "concurrent", "trio", "outcome")
-"""The frames of these before those of a handler are left out of its traceback."""
 DELAY_S_MAX = 3600.0
 DELAY_S = 1.0
 """The delay where a backoff gives no number."""
@@ -138,8 +136,8 @@ class JobCompletion:
                 return await self._acknowledge(leased)
             case Failed(error=error, delay_s=delay_s):
                 return await self._failed(leased, error, delay_s)
-            case Rejected(reason=reason, error=text):
-                return await self._rejected(leased, reason, text, None)
+            case Rejected(reason=reason, error=text, cause=cause):
+                return await self._rejected(leased, reason, text, cause)
             case _:
                 assert_never(outcome)
 
@@ -149,9 +147,9 @@ class JobCompletion:
             match outcome:
                 case Done():
                     return await self._acknowledge(leased)
-                case Rejected(reason=reason, error=text):
+                case Rejected(reason=reason, error=text, cause=cause):
                     await leased.message.nack(reject=True)
-                    return "rejected", _reason_text(reason, text), None
+                    return "rejected", _reason_text(reason, text), cause
                 case _:
                     pass
         return "lost", "the worker ended before the node was told", None
@@ -276,12 +274,15 @@ class JobCompletion:
         cause: BaseException | None,
     ) -> None:
         message, queue = leased.message, leased.subscription.queue
+        shown = None
+        if cause is not None and what in ("failed", "rejected"):
+            shown = trimmed(cause)
         if self._history is not None and (what != "done" or self._log_done):
-            self._history.add(queue, message.id, message.attempt, what, error)
+            trace = "" if shown is None else traceback_text(shown)
+            self._history.add(queue, message.id, message.attempt, what, error, trace)
         if what in ("failed", "rejected", "lost"):
             place = (message.id, queue, message.attempt, what, error)
-            exc_info = None if cause is None or what == "lost" else _trimmed(cause)
-            log.warning("job %d of %s, attempt %d: %s (%s)", *place, exc_info=exc_info)
+            log.warning("job %d of %s, attempt %d: %s (%s)", *place, exc_info=shown)
         name, attempt = leased.task.name, message.attempt
         try:
             self._ended(
@@ -302,18 +303,3 @@ def _delay_s(delay_s: float) -> float:
     except (TypeError, ValueError, OverflowError):
         return DELAY_S
     return DELAY_S if isnan(seconds) else min(max(seconds, 0.0), DELAY_S_MAX)
-
-
-def _trimmed(error: BaseException) -> BaseException | None:
-    """The error with the traceback of the handler alone; None for a retry that it asked for."""
-    if isinstance(error, Retry):
-        return None
-    trace = error.__traceback__
-    while trace is not None and _is_internal(trace):
-        trace = trace.tb_next
-    return error.with_traceback(trace)
-
-
-def _is_internal(trace: TracebackType) -> bool:
-    name = str(trace.tb_frame.f_globals.get("__name__", ""))
-    return name.partition(".")[0] in EVENT_LIBRARIES or name.startswith("millpond.node.jobs")

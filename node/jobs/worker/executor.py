@@ -164,7 +164,8 @@ def _outcome(scope: anyio.CancelScope, error: BaseException) -> Outcome:
         case PayloadRefused():
             return Rejected("payload", utf8_text(str(error)))
         case Reject(reason=reason, __cause__=cause):
-            return Rejected(utf8_text(str(reason)), "" if cause is None else error_text(cause))
+            text = "" if cause is None else error_text(cause)
+            return Rejected(utf8_text(str(reason)), text, cause)
         case Retry(delay=delay):
             return Failed(error, delay)
         case _:

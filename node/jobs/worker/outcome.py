@@ -31,10 +31,11 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 class Rejected(msgspec.Struct, frozen=True):
-    """The job becomes a dead letter with this reason. `error` says more."""
+    """The job becomes a dead letter with this reason. `error` says more, and is of the `cause`."""
 
     reason: str
     error: str = ""
+    cause: BaseException | None = None
 
 
 class Stopped(msgspec.Struct, frozen=True):

@@ -273,6 +273,11 @@ def test_a_failure_shows_where_the_handler_failed(run: Run, work: Work, name: st
     code, _, err = work.run("tasks:fail", "--queue", name, "--burst")
     assert code == 0 and "ValueError: no such user" in err and "in fail" in err
     assert "perform.py" not in err and "asyncio" not in err
+    job = run("jobs", "ls", name, "--state", "dead").out.decode().split()[0]
+    shown = run("jobs", "show", name, job).out.decode()
+    assert "attempt 1: rejected" in shown and "  Traceback (most" in shown and "in fail" in shown
+    (entry,) = json.loads(run("jobs", "show", name, job, "--json").out)["history"]
+    assert entry["traceback"].endswith("ValueError: no such user")
 
 
 def test_a_worker_serves_attempts_and_durations_by_task(run: Run, work: Work) -> None:
