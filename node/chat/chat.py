@@ -24,6 +24,8 @@ from millpond.node.chat import messages as b
 from millpond.node.chat.actions import Action
 from millpond.node.chat.conversation import LatestMessage
 from millpond.node.chat.conversation_task import ConversationTask
+from millpond.node.chat.groups.group_task import GroupTask
+from millpond.node.chat.groups.groups import Groups
 from millpond.node.chat.invites import LIFE_S, BadInvite, Invites
 from millpond.node.chat.local_stream import LocalStream
 from millpond.node.chat.message_requests import KeptMessage, MessageRequests
@@ -76,13 +78,15 @@ class Chat:
         self._conversations: dict[bytes, ConversationTask] = {}
         self._scopes: dict[bytes, anyio.CancelScope] = {}
         self._search = Search(stream, outbox.context.now)
+        self._groups = Groups(outbox, stream)
         self._has_new_book = True
         outbox.on_status(self._on_status)
         outbox.on_prekey(self._on_prekey)
         outbox.context.book.on_change(self._on_book_change)
 
     def register(self, peer_requests: PeerRequests) -> None:
-        """Add the handlers of operations 7 to 9, 12 to 14, 24 to 27, 30 and 31."""
+        """Add the handlers of operations 7 to 9, 12 to 14, 24 to 27, 30, 31, and of groups."""
+        self._groups.register(peer_requests)
         peer_requests.register(PeerOperation.CHAT_SEND, self._send)
         peer_requests.register(PeerOperation.CHATS, self._chats)
         peer_requests.register(PeerOperation.CHAT_READ, self._read)
@@ -104,6 +108,7 @@ class Chat:
         self._has_new_book = True
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._message_requests.run)
+            tasks.start_soon(self._groups.run)
             while True:
                 if self._has_new_book:
                     self._has_new_book = False
@@ -115,6 +120,7 @@ class Chat:
         self._has_new_book = True  # in any thread; `run` reads it
 
     def _apply_address_book(self, tasks: TaskGroup) -> None:
+        self._groups.address_book_changed()
         own = self._outbox.context.identity.public
         contacts = [
             each.public
@@ -144,7 +150,12 @@ class Chat:
         if task is None:
             stream = self._open_stream(conversation_stream(public))
             task = self._conversations[public] = ConversationTask(
-                public, self._outbox, stream, self._own_card, self._invites.introduced
+                public,
+                self._outbox,
+                stream,
+                self._own_card,
+                self._invites.introduced,
+                self._groups.receive,
             )
         return task
 
@@ -190,7 +201,8 @@ class Chat:
         uuid = self._outbox.context.entropy(UUID_BYTES) if request.uuid is None else request.uuid
         if len(uuid) != UUID_BYTES:
             raise Malformed(f"a uuid has {UUID_BYTES} bytes")
-        task, action = self._task_of(request.peer), _action_of(request)
+        action = _action_of(request)
+        task = self._group_of(request.peer) or self._task_of(request.peer)
         sequence = await task.send(request.text, uuid.hex(), action, request.about.hex())
         return write_body(b.ChatSendAnswer(uuid, sequence))
 
@@ -198,14 +210,14 @@ class Chat:
         request = read_body(body, b.ChatReadRequest)
         if not 0 <= request.sequence <= COUNT_MAX:
             raise Malformed("sequence is out of range")
-        unread = await self._task_of(request.peer).mark_read(request.sequence)
+        task = self._group_of(request.peer) or self._task_of(request.peer)
+        unread = await task.mark_read(request.sequence)
         return write_body(b.ChatReadAnswer(unread))
 
     async def _typing(self, body: bytes) -> bytes:
         request = read_body(body, b.ChatTypingRequest)
-        task = self._task_of(request.peer)
-        if self._tells_typing:
-            await task.send_typing()
+        if self._tells_typing and self._group_of(request.peer) is None:
+            await self._task_of(request.peer).send_typing()
         return write_body(Nothing())
 
     async def _find(self, body: bytes) -> bytes:
@@ -242,7 +254,12 @@ class Chat:
 
     async def _chats(self, body: bytes) -> bytes:
         request = read_body(body, b.ChatsRequest)
+        found: list[Peer | GroupTask]
         if request.peer is not None:
+            group = self._group_of(request.peer)
+            if group is not None:
+                info = await self._groups.chat_info(group, is_single=True)
+                return write_body(b.ChatsAnswer([info], False))
             found = [self._resolve(request.peer)]
         else:
             known = self._outbox.context.book.peers
@@ -251,11 +268,26 @@ class Chat:
                 for each in known
                 if each.trust not in (Trust.BLOCKED, Trust.RELAY) and each.name > request.after
             ]
-            found.sort(key=lambda each: each.name)
+            found += [each for each in self._groups if self._groups.name(each) > request.after]
+            found.sort(key=self._name_of)
         limit = max(1, min(request.limit, b.PAGE_MAX))
         page = found[:limit]
-        await self._until_loaded(page)
-        return write_body(b.ChatsAnswer([self._info(each) for each in page], len(found) > limit))
+        await self._until_loaded([each for each in page if isinstance(each, Peer)])
+        chats = [
+            self._info(each) if isinstance(each, Peer) else await self._groups.chat_info(each)
+            for each in page
+        ]
+        return write_body(b.ChatsAnswer(chats, len(found) > limit))
+
+    def _name_of(self, conversation: Peer | GroupTask) -> str:
+        if isinstance(conversation, Peer):
+            return conversation.name
+        return self._groups.name(conversation)
+
+    def _group_of(self, text: str) -> GroupTask | None:
+        """The group with this name or id, unless a peer has it."""
+        is_peer = self._outbox.context.book.resolve(text) is not None
+        return None if is_peer else self._groups.find(text)
 
     async def _list_requests(self, body: bytes) -> bytes:
         read_body(body, Nothing)

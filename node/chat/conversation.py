@@ -40,12 +40,14 @@ class OwnMessage(msgspec.Struct):
 
 
 class LatestMessage(msgspec.Struct, frozen=True):
-    """The last message of a conversation, as it was edited; a deleted one has no text."""
+    """The last message of a conversation, as it was edited; a deleted one has no text. In a
+    group `by` is the peer id of its author, if that is another one."""
 
     kind: Kind
     text: str
     at: int
     uuid: str = ""
+    by: str = ""
 
 
 class EarlyChanges(msgspec.Struct):

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
 
 import anyio
 
 from millpond.actors.errors import OutcomeUnknown, UnknownPeer, UnknownStream
-from millpond.node.chat.conversation import Conversation, PendingReceipts, ReadPositions
+from millpond.node.chat.conversation import PendingReceipts, ReadPositions
 from millpond.node.chat.local_stream import LocalStream
 from millpond.node.chat.records import Record, State, Unreadable, decode_record, encode_record
 
@@ -26,26 +27,58 @@ READ_GROUP = b"read"
 """The positions of these groups of the stream are what was read and which receipts were sent."""
 
 
-class ConversationLog:
+class Replayed(Protocol):
+    """A state that is replayed from the records of a history."""
+
+    tail: int
+    read: int
+
+    def replay(self, sequence: int, record: Record) -> None:
+        """Apply a stored record."""
+
+    def replay_read(self, read: int) -> None:
+        """Mark the records below `read` as read."""
+
+    def replay_receipt_sent(self, state: State, end: int) -> None:
+        """Receipts were sent for all messages below record `end`."""
+
+    def state_records(self, changes: Sequence[tuple[str, State]], now_ms: int) -> list[Record]:
+        """The records of new states of messages of this node."""
+        ...
+
+
+ReplayedT = TypeVar("ReplayedT", bound=Replayed)
+
+
+class ConversationLog(Generic[ReplayedT]):
     """The stored history of a conversation, in `stream`.
 
-    A message is on its way for less than `life_s`. `open` comes first; other calls wait for it.
+    A message is on its way for less than `life_s`. `make` makes an empty conversation of that life
+    in ms, of positions, and True if the history is whole. `open` comes first; other calls wait for
+    it.
     """
 
-    def __init__(self, stream: LocalStream, life_s: float, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        stream: LocalStream,
+        life_s: float,
+        now: Callable[[], float],
+        make: Callable[[int, ReadPositions, bool], ReplayedT],
+    ) -> None:
+        self._make = make
         self.now = now
         self.lock = anyio.Lock()
         """The lock of changes of the conversation."""
         self._stream = stream
         self._life_s = life_s
-        self._conversation: Conversation | None = None
+        self._conversation: ReplayedT | None = None
         self._ready = anyio.Event()
         self._broken = anyio.Event()
         self._unsaved: list[tuple[str, State]] = []
         self._is_closed = False
 
     @property
-    def conversation(self) -> Conversation | None:
+    def conversation(self) -> ReplayedT | None:
         """The conversation; None while the history is read."""
         return self._conversation
 
@@ -82,7 +115,7 @@ class ConversationLog:
         while self._conversation is None and not self._is_closed:
             await self._ready.wait()
 
-    async def wait_conversation(self) -> Conversation:
+    async def wait_conversation(self) -> ReplayedT:
         """The conversation, once the history is read. Raises UnknownPeer if it has ended."""
         await self.wait_loaded()
         if self._conversation is None:
@@ -102,7 +135,7 @@ class ConversationLog:
             told, self._unsaved = self._unsaved, []
             await self.append(conversation, conversation.state_records(told, self.now_ms))
 
-    async def append(self, conversation: Conversation, records: Sequence[Record]) -> None:
+    async def append(self, conversation: ReplayedT, records: Sequence[Record]) -> None:
         """Append records, with the lock held.
 
         A failed append may be stored all the same, so the history is then read again.
@@ -123,31 +156,31 @@ class ConversationLog:
         for sequence, record in enumerate(records, first):
             conversation.replay(sequence, record)
 
-    async def mark_read(self, conversation: Conversation, end: int) -> None:
+    async def mark_read(self, conversation: ReplayedT, end: int) -> None:
         """Mark the records before `end` as read, with the lock held."""
         await self._stream.commit(READ_GROUP, end)
         conversation.replay_read(end)
 
-    async def mark_receipt_sent(self, conversation: Conversation, pending: PendingReceipts) -> None:
+    async def mark_receipt_sent(self, conversation: ReplayedT, pending: PendingReceipts) -> None:
         """Record that a receipt was sent."""
         await self._stream.commit(RECEIPT_GROUPS[pending.state], pending.end)
         conversation.replay_receipt_sent(pending.state, pending.end)
 
-    async def _load(self) -> Conversation:
+    async def _load(self) -> ReplayedT:
         try:
             info = (await self._stream.describe()).info
         except UnknownStream:  # an empty conversation
-            return Conversation(int(self._life_s * 1000))
+            return self._make(int(self._life_s * 1000), ReadPositions(), True)
         recent = await self._stream.at_time(max(0, int((self.now() - self._life_s) * 1000)))
         start = max(info.trim_point, min(recent, max(0, info.tail - REPLAYED_MAX)))
-        conversation = Conversation(
+        conversation = self._make(
             int(self._life_s * 1000),
             ReadPositions(
                 read=info.groups.get(READ_GROUP, 0),
                 delivered_sent=info.groups.get(RECEIPT_GROUPS[State.DELIVERED], 0),
                 read_sent=info.groups.get(RECEIPT_GROUPS[State.READ], 0),
             ),
-            is_whole=not start,
+            not start,
         )
         async for sequence, body in self._stream.read(start, info.tail):
             try:

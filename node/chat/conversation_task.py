@@ -8,11 +8,11 @@ import anyio
 
 from millpond.actors.errors import BufferFull, DataTooLarge, EmptyData, NotFound, OutcomeUnknown
 from millpond.node.chat.actions import REACTION_BYTES_MAX, Action, said_text
-from millpond.node.chat.conversation import Conversation
+from millpond.node.chat.conversation import Conversation, ReadPositions
 from millpond.node.chat.conversation_log import ConversationLog
 from millpond.node.chat.local_stream import LocalStream
 from millpond.node.chat.payloads import LINE_DIGITS, TEXT_BYTES_MAX, TYPING
-from millpond.node.chat.receiver import OnIntroduction, Receiver
+from millpond.node.chat.receiver import OnGroup, OnIntroduction, Receiver
 from millpond.node.chat.records import State
 from millpond.node.chat.sender import Sender
 from millpond.node.outbox.context import DeliveryStatus
@@ -43,16 +43,16 @@ class ConversationTask:
         stream: LocalStream,
         own_card: Callable[[], Awaitable[str]],
         on_introduction: OnIntroduction,
+        on_group: OnGroup,
     ) -> None:
         """`own_card` makes the card of this node."""
         self.peer = peer
         self._outbox = outbox
-        self._history = ConversationLog(
-            stream, outbox.context.settings.ttl_s + DAY_S, outbox.context.now
-        )
+        life_s = outbox.context.settings.ttl_s + DAY_S
+        self._history = ConversationLog(stream, life_s, outbox.context.now, _make_conversation)
         self._sender = Sender(peer, outbox, self._history, own_card)
         self._receiver = Receiver(
-            peer, outbox, self._history, self._sender.receipt_due, on_introduction
+            peer, outbox, self._history, self._sender.receipt_due, on_introduction, on_group
         )
 
     @property
@@ -158,3 +158,7 @@ class ConversationTask:
     async def report(self, uuids: Sequence[bytes], report: DeliveryStatus) -> None:
         """Store the new status of messages. Raises RequestErrors."""
         await self._history.save_states([(uuid.hex(), STATES[report]) for uuid in uuids])
+
+
+def _make_conversation(life_ms: int, positions: ReadPositions, is_whole: bool) -> Conversation:
+    return Conversation(life_ms, positions, is_whole=is_whole)

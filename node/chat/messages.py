@@ -41,11 +41,27 @@ class ChatsRequest(msgspec.Struct):
 
 class LastMessage(msgspec.Struct):
     """The last message: `kind` is `out` or `in`, `text` its beginning (empty: it was deleted), `at`
-    in milliseconds."""
+    in milliseconds. `by`: the name of its author, in a group."""
 
     kind: str
     text: str
     at: int
+    by: str = ""
+
+
+class GroupSummary(msgspec.Struct):
+    """The group of a conversation. `status` of this node: joined, invited, left or removed;
+    `members`: those that take part; `invited` those that have not answered; `forks`: no admin has
+    settled them. `names`: those of all members there ever were, by peer id; only in the answer for
+    one conversation."""
+
+    status: str
+    members: int
+    invited: int
+    forks: int
+    admin: bool
+    invited_by: str = ""
+    names: dict[str, str] = {}
 
 
 class ChatInfo(msgspec.Struct):
@@ -55,7 +71,7 @@ class ChatInfo(msgspec.Struct):
     `read` is the sequence of the first unread record, followed by `unread` messages of the peer.
     `waiting` messages of this node are not sealed yet. `typing`: the peer writes now. `here`,
     `seen_at` and `key_changed` as in PEERS. `accepted` is False as long as nothing that the peer
-    has signed for this node has come.
+    has signed for this node has come. `group`: it is that of a group, whose `trust` is `group`.
     """
 
     name: str
@@ -72,6 +88,7 @@ class ChatInfo(msgspec.Struct):
     accepted: bool = True
     key_changed: bool = False
     typing: bool = False
+    group: GroupSummary | None = None
 
 
 class ChatsAnswer(msgspec.Struct):
@@ -224,3 +241,73 @@ class ChatTypingRequest(msgspec.Struct):
     """Somebody writes a message to `peer` at this moment."""
 
     peer: str
+
+
+class GroupCreateRequest(msgspec.Struct):
+    """A new group with this name, and these contacts (names or peer ids)."""
+
+    name: str
+    members: tuple[str, ...] = ()
+
+
+class GroupAnswer(msgspec.Struct):
+    """The id of a group, or the reason why nothing was done."""
+
+    id: str | None
+    error: str | None = None
+
+
+class GroupInfoRequest(msgspec.Struct):
+    """All about the group with this name or id."""
+
+    group: str
+
+
+class GroupMember(msgspec.Struct):
+    """A member: `status` is joined, invited or left; `trust` that of the peer book (`unknown`: it
+    is not there). `reachable` is False if nothing that is sent from here gets to it."""
+
+    id: str
+    name: str
+    admin: bool
+    status: str
+    trust: str
+    you: bool
+    reachable: bool
+
+
+class GroupFork(msgspec.Struct):
+    """Two changes that were made at the same time: `kept` is followed here, `other` is not."""
+
+    id: str
+    kept: str
+    other: str
+
+
+class GroupInfoAnswer(msgspec.Struct):
+    """A group."""
+
+    id: str
+    name: str
+    status: str
+    epoch: int
+    members: list[GroupMember]
+    forks: list[GroupFork]
+
+
+class GroupChangeRequest(msgspec.Struct):
+    """A change of a group: add, remove, admin, member, rename, leave or settle. `members` are names
+    or peer ids; `text` is a new name. `settle` drops all branches that this node does not follow.
+    """
+
+    group: str
+    change: str
+    members: tuple[str, ...] = ()
+    text: str = ""
+
+
+class GroupAnswerRequest(msgspec.Struct):
+    """The answer to the invitation into a group."""
+
+    group: str
+    accept: bool

@@ -1,5 +1,5 @@
-"""Payloads of chat messages in envelopes: texts, receipts for them, introductions, and notices
-that somebody writes. JSON.
+"""Payloads of chat messages in envelopes: texts, receipts for them, introductions, notices that
+somebody writes, and the records and messages of groups. JSON.
 
     {"kind":"text","line":"5f3a9c01","n":1,"at":1763683200000,"text":"hi"}
     {"kind":"text","line":"5f3a9c01","n":2,"at":1763683260000,"text":"hello","action":"edit",
@@ -17,7 +17,9 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from millpond.node.chat.groups.signed import BODY_BYTES_MAX, MEMBERS_MAX
 from millpond.node.chat.records import COUNT_MAX, State
+from millpond.node.peers.envelope import KEY_BYTES
 from millpond.node.peers.peer import CARD_CHARS_MAX
 
 TEXT_BYTES_MAX = 32 * 1024
@@ -28,7 +30,8 @@ LINE_DIGITS = 8
 KNOWN_MAX = 32
 """The most kinds of payloads that a receipt names."""
 TYPING = "typing"
-KNOWN = (TYPING,)
+GROUP = "group"
+KNOWN = (TYPING, GROUP)
 """The kinds that receipts of this version name."""
 
 Uuid = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
@@ -85,7 +88,36 @@ class Typing(msgspec.Struct, frozen=True, tag_field="kind", tag=TYPING):
     is in no history."""
 
 
-Payload = Text | Receipt | Introduction | Typing
+GroupKey = Annotated[bytes, msgspec.Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
+Signed = Annotated[bytes, msgspec.Meta(max_length=BODY_BYTES_MAX + 1024)]
+GROUP_RECORDS_MAX = 1000
+GROUP_MESSAGES_MAX = 16
+HOPS_MAX = 16
+
+
+class GroupPayload(
+    msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag=GROUP, kw_only=True
+):
+    """Signed records and messages of the group with the id `group`.
+
+    The sender knows the group up to the record `head`, the `epoch`-th, and so many `statements`.
+    The recipient passes records and messages on to `targets`; they have made `hops`. `ask`: the
+    sender wants all records from this epoch on. `text`: what earlier versions show.
+    """
+
+    group: GroupKey
+    epoch: Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)] = 0
+    head: Annotated[bytes, msgspec.Meta(max_length=KEY_BYTES)] = b""
+    statements: Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)] = 0
+    records: Annotated[tuple[Signed, ...], msgspec.Meta(max_length=GROUP_RECORDS_MAX)] = ()
+    messages: Annotated[tuple[Signed, ...], msgspec.Meta(max_length=GROUP_MESSAGES_MAX)] = ()
+    targets: Annotated[tuple[GroupKey, ...], msgspec.Meta(max_length=MEMBERS_MAX)] = ()
+    hops: Annotated[int, msgspec.Meta(ge=0, le=HOPS_MAX)] = 0
+    ask: Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)] | None = None
+    text: str = ""
+
+
+Payload = Text | Receipt | Introduction | Typing | GroupPayload
 
 
 class UnknownPayload(ValueError):

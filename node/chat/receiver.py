@@ -13,6 +13,7 @@ from millpond.actors.messages import Ack, Msg, Nack, NackReason
 from millpond.node.chat.conversation import Conversation
 from millpond.node.chat.conversation_log import ConversationLog
 from millpond.node.chat.payloads import (
+    GroupPayload,
     Introduction,
     Payload,
     Receipt,
@@ -51,6 +52,10 @@ class LaterPayload(msgspec.Struct, frozen=True):
     said: str
 
 
+OnGroup = Callable[[bytes, GroupPayload], Awaitable[None]]
+"""A callback with the key of a contact, and records or messages of a group that it has sent. It
+returns when they are stored. Raises RequestErrors; it is called again then."""
+
 ReceivedPayload = tuple[str, Payload | LaterPayload]
 """The uuid of a message and its payload."""
 
@@ -62,14 +67,16 @@ class Receiver:
         self,
         peer: bytes,
         outbox: Outbox,
-        history: ConversationLog,
+        history: ConversationLog[Conversation],
         on_stored: Callable[[], None],
         on_introduction: OnIntroduction,
+        on_group: OnGroup,
     ) -> None:
         self.peer_knows: tuple[str, ...] = ()
         """The kinds that the peer understands, by its last receipt in this run."""
         self._typing_at = -inf
         self._on_introduction = on_introduction
+        self._on_group = on_group
         self._peer = peer
         self._outbox = outbox
         self._history = history
@@ -135,6 +142,8 @@ class Receiver:
                         is_ours = await self._on_introduction(self._peer, payload)
                         said = INTRODUCED if is_ours else NOT_INTRODUCED
                         records.append(conversation.note(uuid, said, now_ms))
+                    case GroupPayload():
+                        await self._on_group(self._peer, payload)
                     case LaterPayload(payload=kept, said=said):
                         told = f"{UNKNOWN_PAYLOAD}: {said}" if said else UNKNOWN_PAYLOAD
                         records.append(conversation.note(uuid, told, now_ms, kept))

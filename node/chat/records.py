@@ -2,6 +2,7 @@
 
     {"v":1,"kind":"out","uuid":"...","at":1763683200000,"text":"hi","state":"waiting","n":1,...}
 
+A `held` is a message of a group that waits for earlier ones, or for a record of the group.
 An `out` is a message of this node and an `in` one of the peer; a `state` is the new state of an
 earlier `out`, and a `note` is a line for people. An `invite` is an invite of the peer that was
 accepted here: it has states like an `out`. Times are milliseconds since 1970.
@@ -29,6 +30,7 @@ class Kind(Enum):
     STATE = "state"
     NOTE = "note"
     INVITE = "invite"
+    HELD = "held"
 
 
 class State(Enum):
@@ -68,6 +70,11 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     `missing` has the first and the last `n` of a gap, in a note. `secret` is that of an accepted
     invite. An `in` or `out` with an `action` is `about` another message (`actions`). `payload` is
     that of a message that this version does not understand, in a note.
+
+    In a group `by` is the peer id of the author (of an `in`, a note and a `held`), `hash` that of
+    the message, and `signed` the message as it is passed on: to all (`out`), or to the keys in
+    `targets` (`in`). A `state` names the `members` that it is about, or the `count` of those to
+    whom a message was sent.
     """
 
     v: int
@@ -85,6 +92,12 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     action: str = ""
     about: str = ""
     payload: str = ""
+    by: str = ""
+    hash: str = ""
+    signed: bytes = b""
+    targets: bytes = b""
+    members: tuple[str, ...] = ()
+    count: Count = 0
 
 
 class Unreadable(ValueError):

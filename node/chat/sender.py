@@ -46,7 +46,7 @@ class Sender:
         self,
         peer: bytes,
         outbox: Outbox,
-        history: ConversationLog,
+        history: ConversationLog[Conversation],
         own_card: Callable[[], Awaitable[str]],
     ) -> None:
         """`own_card` makes the card of this node, for introductions."""

@@ -36,6 +36,10 @@ class PeerOperation(IntEnum):
     PEER_VERIFY = 29
     CHAT_SEARCH = 30
     CHAT_TYPING = 31
+    GROUP_CREATE = 40
+    GROUP_INFO = 41
+    GROUP_CHANGE = 42
+    GROUP_ANSWER = 43
 
 
 class Nothing(msgspec.Struct):

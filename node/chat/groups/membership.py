@@ -172,6 +172,7 @@ class Membership:
         self._statements: dict[tuple[bytes, bytes], dict[Change, bytes]] = {}
         """Statements, by their member and the record that has added it."""
         self._statement_count = 0
+        self._taken: set[bytes] = set()
         self._bytes = 0
         self._gone: dict[bytes, Departure] = {}
 
@@ -181,9 +182,11 @@ class Membership:
         """Add a signed record or statement, at `now` in seconds; gives the outcome for it, and for
         those that waited for it.
 
-        Raises BadRecord. All that is neither WAITING nor KNOWN has to be stored.
+        Nothing for one that is known. Raises BadRecord. All that is neither WAITING nor KNOWN has
+        to be stored.
         """
-        record = read_record(signed)
+        if signed in self._taken:
+            return []
         done: list[tuple[GroupRecord, Added]] = []
         todo = deque([signed])
         while todo:
@@ -197,6 +200,7 @@ class Membership:
                 continue  # it waited, and nobody vouched for it
             done.append((record, outcome))
             if outcome not in (Added.KNOWN, Added.WAITING):
+                self._taken.add(signed)
                 released = self._waiting.pop(record_hash(record), [])
                 self._waiting_count -= len(released)
                 todo.extend(released)
@@ -397,6 +401,15 @@ class Membership:
         ]
 
     @property
+    def labels(self) -> dict[bytes, str]:
+        """The names that admins have given to all members there ever were."""
+        found: dict[bytes, str] = {}
+        for record in self._records.values():
+            found[record.by] = found.get(record.by, "")
+            found |= {key: label for key, label in record.members if label or key not in found}
+        return found
+
+    @property
     def statement_count(self) -> int:
         """The number of statements of members."""
         return self._statement_count
@@ -409,9 +422,23 @@ class Membership:
         for said in self._statements.values():
             yield from said.values()
 
-    def signed(self, digest: bytes) -> bytes:
-        """The signed bytes of a known record."""
-        return self._signed[digest]
+    def stored(self, record: GroupRecord) -> bytes:
+        """The signed bytes of a known record or statement."""
+        if record.change in STATEMENTS:
+            return self._statements[record.by, record.previous][record.change]
+        return self._signed[record_hash(record)]
+
+    def own_records(self, own: bytes) -> list[tuple[GroupRecord, bytes]]:
+        """The records of the followed branch and the statements by the key `own`."""
+        found = [
+            (self._records[each], self._signed[each])
+            for each in self._path
+            if self._records[each].by == own
+        ]
+        for (by, _), said in self._statements.items():
+            if by == own:
+                found += [(read_record(each), each) for each in said.values()]
+        return found
 
     def verdict(self, message: GroupMessage, sent_at: int, now: float) -> Verdict:
         """The verdict on a message that its author has written at `sent_at` (ms)."""

@@ -1,0 +1,174 @@
+"""Groups between nodes (docs/guides/chat.md, Groups)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from millpond.actors.errors import NotAllowed
+from millpond.node.chat.records import Kind, State
+from millpond.node.node import Node
+from millpond.node.outbox.messages import PeerOperation
+from tests.node.chat.chat_client import ask, say
+from tests.node.chat.groups.group_nodes import (
+    accept,
+    acquainted,
+    change,
+    create,
+    eventually,
+    notes,
+    records,
+    summary,
+    texts,
+    until_members,
+    until_texts,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+async def members_with(node: Node, group: str, state: State) -> set[str]:
+    """The members that have said that our messages are in this state."""
+    told = [each for each in await records(node, group) if each.kind is Kind.STATE]
+    return {member for each in told if each.state is state for member in each.members}
+
+
+async def test_three_talk_and_the_author_hears_who_has_it_and_who_has_read_it(
+    tmp_path: Path,
+) -> None:
+    alice, bob, carol = acquainted(tmp_path, "alice", "bob", "carol")
+    async with alice.node() as a, bob.node() as b, carol.node() as c:
+        group = await create(a, "bob", "carol")
+        await accept(b, group)
+        await accept(c, group)
+        await until_members(3, group, a, b, c)
+        await say(a, group, "hello all")
+        await until_texts(b, group, ["hello all"])
+        await until_texts(c, group, ["hello all"])
+        await say(b, "pond", "hello alice and carol")
+        await until_texts(a, group, ["hello alice and carol"])
+        await until_texts(c, group, ["hello all", "hello alice and carol"])
+
+        async def all_have_it() -> bool:
+            return len(await members_with(a, group, State.DELIVERED)) == 2
+
+        await eventually(all_have_it)
+        (chat,) = (await ask(b, PeerOperation.CHATS, peer=group))["chats"]
+        assert (chat["name"], chat["trust"], chat["unread"]) == ("pond", "group", 1)
+        assert chat["group"]["names"][alice.identity.id] == "alice"
+        await ask(b, PeerOperation.CHAT_READ, peer=group, sequence=chat["tail"] - 1)
+
+        async def one_has_read_it() -> bool:
+            return await members_with(a, group, State.READ) == {bob.identity.id}
+
+        await eventually(one_has_read_it)
+
+
+async def test_members_that_are_no_contacts_hear_each_other_through_one_between(
+    tmp_path: Path,
+) -> None:
+    alice, bob, carol = acquainted(tmp_path, "alice", "bob", "carol", hub=True)
+    async with bob.node() as b:
+        async with alice.node() as a, carol.node() as c:
+            group = await create(a, "bob", "carol")
+            await accept(b, group)
+            await accept(c, group)
+            await until_members(3, group, a, b, c)
+        async with alice.node() as a:
+            await say(b, group, "to all")
+            await until_texts(a, group, ["to all"])
+        # Alice has it from now on; that she is killed or stops here loses nothing.
+        async with alice.node() as a, carol.node() as c:
+            await until_texts(c, group, ["to all"])
+            await say(c, group, "back")
+            await until_texts(b, group, ["back"])
+
+            async def both_have_it() -> bool:
+                wanted = {alice.identity.id, carol.identity.id}
+                return await members_with(b, group, State.DELIVERED) == wanted
+
+            await eventually(both_have_it)
+
+
+async def test_a_removed_member_gets_nothing_more_and_is_heard_no_more(tmp_path: Path) -> None:
+    alice, bob, carol = acquainted(tmp_path, "alice", "bob", "carol")
+    async with alice.node() as a, bob.node() as b, carol.node() as c:
+        group = await create(a, "bob", "carol")
+        await accept(b, group)
+        await accept(c, group)
+        await until_members(3, group, a, b, c)
+        assert await change(b, group, "remove", "carol") == "only admins may do this"
+        assert await change(a, group, "remove", "carol") is None
+        await say(a, group, "without carol")
+        await until_texts(b, group, ["without carol"])
+
+        async def carol_knows() -> bool:
+            found = await summary(c, group)
+            return found is not None and found["status"] == "removed"
+
+        await eventually(carol_knows)
+        with pytest.raises(NotAllowed):
+            await say(c, group, "still here?")
+        assert await texts(c, group) == []
+        assert (await notes(c, group))[-1] == "removed you"
+        # The last admin does not leave others without one.
+        assert "last admin" in str(await change(a, group, "leave"))
+        assert await change(a, group, "admin", "bob") is None
+        assert await change(a, group, "leave") is None
+        await until_members(1, group, b)
+        assert await change(b, group, "rename", text="brook") is None
+        assert (await ask(b, PeerOperation.CHATS, peer="brook"))["chats"][0]["id"] == group
+
+
+async def test_an_invitation_can_be_refused_and_made_again(tmp_path: Path) -> None:
+    alice, bob = acquainted(tmp_path, "alice", "bob")
+    async with alice.node() as a, bob.node() as b:
+        group = await create(a, "bob")
+        await say(a, group, "before anybody is here")
+        await accept(b, group, accepts=False)
+
+        async def is_told() -> bool:
+            info = await ask(a, PeerOperation.GROUP_INFO, group=group)
+            return [each["status"] for each in info["members"]] == ["joined", "left"]
+
+        await eventually(is_told)
+        assert await summary(b, group) is None
+        assert await change(a, group, "add", "bob") is None
+        await accept(b, group)
+        await until_members(2, group, a, b)
+        await say(a, group, "welcome")
+        await until_texts(b, group, ["welcome"])
+
+
+async def test_messages_of_a_blocked_member_are_hidden(tmp_path: Path) -> None:
+    alice, bob, carol = acquainted(tmp_path, "alice", "bob", "carol")
+    async with alice.node() as a, bob.node() as b, carol.node() as c:
+        group = await create(a, "bob", "carol")
+        await accept(b, group)
+        await accept(c, group)
+        await until_members(3, group, a, b, c)
+        await ask(c, PeerOperation.PEER_BLOCK, peer="bob")
+        await say(b, group, "hidden from carol")
+        await until_texts(a, group, ["hidden from carol"])
+        await say(a, group, "for all")
+        await until_texts(c, group, ["for all"])
+
+
+async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
+    alice, bob = acquainted(tmp_path, "alice", "bob")
+    async with alice.node() as a:
+        async with bob.node() as b:
+            group = await create(a, "bob")
+            await accept(b, group)
+            await until_members(2, group, a, b)
+        await say(a, group, "one")
+        await say(a, group, "two")
+    async with alice.node() as a, bob.node() as b:
+        await until_members(2, group, a, b)
+        await until_texts(b, group, ["one", "two"])
+        await say(b, group, "three")
+        await until_texts(a, group, ["three"])
+        await anyio.sleep(0.1)
+        assert await texts(b, group) == ["one", "two"]
