@@ -8,7 +8,7 @@ are parked, out of the way of others, until it is not.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from heapq import heappop, heappush
 from math import inf
@@ -46,11 +46,13 @@ class _Level:
         at = bisect_left(ids, message_id, start)
         if ids[at] == message_id:
             return
-        if at == start and start:
+        if start and at - start < len(ids) - at:
+            # Jobs that come back are among the oldest: few are in front of one.
             self.start -= 1
-            ids[self.start] = message_id
+            ids[start - 1 : at - 1] = ids[start:at]
+            ids[at - 1] = message_id
         else:
-            insort(ids, message_id, start)
+            ids.insert(at, message_id)
 
     def first(self, after: int, waiting: set[int]) -> int:
         """The first id that waits, above `after`; 0: none does."""

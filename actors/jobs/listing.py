@@ -20,7 +20,7 @@ from millpond.actors.jobs.messages import (
     JobState,
     ListJobs,
     ListWorkers,
-    WorkerJob,
+    WorkerJobRow,
     WorkerRow,
 )
 from millpond.actors.store.changes import StoredMessage
@@ -112,7 +112,7 @@ class JobView:
     def _worker(self, consumer: Consumer) -> WorkerRow:
         held = islice(consumer.leases.items(), WORKER_JOBS_SHOWN)
         jobs = tuple(
-            WorkerJob(
+            WorkerJobRow(
                 message_id,
                 lease.attempt,
                 lease.since,

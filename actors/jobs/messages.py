@@ -450,7 +450,7 @@ class RecordFound(JobReply, frozen=True, gc=False):
     is_final: bool
 
 
-class WorkerJob(msgspec.Struct, frozen=True, gc=False):
+class WorkerJobRow(msgspec.Struct, frozen=True, gc=False):
     """A job that a worker holds, with the beginning of its data. `begun`: the worker has begun with
     it, as far as it reports that."""
 
@@ -472,7 +472,7 @@ class WorkerRow(msgspec.Struct, frozen=True, gc=False):
     window: int
     takes: bool
     held: int
-    jobs: tuple[WorkerJob, ...]
+    jobs: tuple[WorkerJobRow, ...]
     name: bytes = b""
 
 

@@ -210,18 +210,8 @@ class Queue(Openable):
         channel = self.channel
         number, pending = (await self._new_pending()) if wait else (0, None)
         reply_to = ReplyTo(self._mailbox, number) if wait else None
-        body = JobMessage(
-            payload,
-            name,
-            reply_to,
-            attempts,
-            headers or {},
-            round(self._wall() * 1000),
-            priority,
-            limit_key.encode() if isinstance(limit_key, str) else limit_key,
-            self._start_by_ms(due, start_within),
-            None if keep is None else kept_seconds(keep),
-        )
+        options = name, attempts, headers, priority, limit_key, due, start_within, keep
+        body = self._message(payload, reply_to, *options)
 
         async def put(body: JobMessage) -> Handle:
             data = encode_job(body)
@@ -270,18 +260,8 @@ class Queue(Openable):
         of them. Raises ValueError for more, and for what `put` raises it.
         """
         self.channel.connected  # noqa: B018  raises where the queue is not open
-        body = JobMessage(
-            None,
-            name,
-            None,
-            attempts,
-            headers or {},
-            round(self._wall() * 1000),
-            priority,
-            limit_key.encode() if isinstance(limit_key, str) else limit_key,
-            self._start_by_ms(due, start_within),
-            None if keep is None else kept_seconds(keep),
-        )
+        options = name, attempts, headers, priority, limit_key, due, start_within, keep
+        body = self._message(None, None, *options)
         if hook.active is None:
             jobs = encoded(payloads, body)
             return await self._put_many(jobs, ttl, due, retry_for) if jobs else []
@@ -671,6 +651,33 @@ class Queue(Openable):
         key, at_ms = self._connector.rng.randrange(KEYS), round(self._wall() * 1000)
         fields = {"name": schedule_name(name), "key": key, "at": at_ms}
         return await self._put_request(fields, retry_for, None, Operation.RUN_SCHEDULE)
+
+    def _message(
+        self,
+        payload: object,
+        reply_to: ReplyTo | None,
+        name: str | None,
+        attempts: int | None,
+        headers: Headers | None,
+        priority: int,
+        limit_key: str | bytes,
+        due: Due | None,
+        start_within: float | None,
+        keep: int | None,
+    ) -> JobMessage:
+        """The message of a job that is put now. Raises ValueError."""
+        return JobMessage(
+            payload,
+            name,
+            reply_to,
+            attempts,
+            headers or {},
+            round(self._wall() * 1000),
+            priority,
+            limit_key.encode() if isinstance(limit_key, str) else limit_key,
+            self._start_by_ms(due, start_within),
+            None if keep is None else kept_seconds(keep),
+        )
 
     def _put_fields(
         self, data: bytes, ttl: int, due: Due | None, unique_key: bytes | None

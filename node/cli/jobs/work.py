@@ -10,7 +10,7 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from importlib import import_module
@@ -37,6 +37,7 @@ from millpond.node.cli.options.node import add_node_options, positive
 from millpond.node.cli.options.units import seconds
 from millpond.node.cli.output import write_async
 from millpond.node.cli.progress import CLEAR
+from millpond.node.error_groups import single_errors
 from millpond.node.jobs.connector import ConnectionOptions
 from millpond.node.jobs.errors import HandlersHang
 from millpond.node.jobs.task import ATTEMPTS, LEASE_S, LEASE_S_MAX, Backoff, Task
@@ -66,10 +67,13 @@ docs/guides/jobs.md.
 
 After SIGTERM or SIGINT no more jobs start. Running jobs have --grace seconds, then they return to
 the queue; the exit code is 0. A second signal returns all jobs at once; the exit code is 1. With
---processes or --reload the signals are passed on to the workers, and a third one kills them.
+--processes or --reload the parent passes them on to its workers, as SIGTERM and SIGQUIT, and a
+third one kills them. SIGTERM to a worker itself drains it, however often it comes.
 """
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-FROM_PARENT = (signal.SIGTERM,)
+FROM_PARENT = (signal.SIGTERM, signal.SIGQUIT)
+"""The signals of one of several processes. The first drains it, however often it comes: a service
+manager sends it to the whole group, and the parent passes it on. The second stops it at once."""
 PORT_MAX = 2**16 - 1
 
 
@@ -237,7 +241,8 @@ def _run_worker(args: argparse.Namespace, process: WorkerProcess | None) -> int:
     except LoadFailure as failure:
         if process is None or args.sources is None:
             raise
-        write_error(f"millpond work: {failure}\nmillpond work: waits for a change")
+        if process.number == 1:  # all load the same
+            write_error(f"millpond work: {failure}\nmillpond work: waits for a change")
         _wait_for_change(args.sources, process, failure)
         code = ExitCode.OK
     return _ended(code)
@@ -354,22 +359,29 @@ def _options(args: argparse.Namespace) -> ConnectionOptions:
 async def _work(args: argparse.Namespace, work: Any, process: WorkerProcess | None) -> int:
     view = WorkStatus(is_wanted=_has_status(args), number=_number(args, process))
     worker = _worker(args, work, view)
+    stopped = anyio.Event()
     async with AsyncExitStack() as stack:
+        stack.enter_context(single_errors())
+        ends: list[Callable[[], object]] = []
+        if process is not None:
+            watching = await stack.enter_async_context(anyio.create_task_group())
+            stack.callback(watching.cancel_scope.cancel)
+            ends.append(watching.cancel_scope.cancel)
+            watching.start_soon(_watch_parent, process, ends)
         await stack.enter_async_context(worker)
+        ends.append(worker.drain)
         args.channel = worker.subscriptions[0].name
         if args.metrics is not None:
             stack.enter_context(_metrics(args, worker, process))
         if process is not None:
             process.ready()
         async with anyio.create_task_group() as tasks:
-            stopped: list[int] = []
             tasks.start_soon(view.ready, worker)
             signals = SIGNALS if process is None else FROM_PARENT
             tasks.start_soon(_watch_signals, worker, signals, stopped)
-            if process is not None:
-                tasks.start_soon(_watch_parent, worker, process)
             if args.sources is not None:
-                tasks.start_soon(_watch_sources, worker, args.sources)
+                is_told = process is None or process.number == 1
+                tasks.start_soon(_watch_sources, worker, args.sources, is_told)
             tasks.start_soon(view.run)
             try:
                 await worker.run(burst=args.burst)
@@ -378,7 +390,7 @@ async def _work(args: argparse.Namespace, work: Any, process: WorkerProcess | No
             finally:
                 view.close()
             tasks.cancel_scope.cancel()
-    return ExitCode.FAILURE if len(stopped) > 1 else ExitCode.OK
+    return ExitCode.FAILURE if stopped.is_set() else ExitCode.OK
 
 
 def _metrics_address(args: argparse.Namespace) -> tuple[str, int]:
@@ -413,20 +425,22 @@ def _metrics(
         served.__exit__(None, None, None)
 
 
-async def _watch_parent(worker: Worker, process: WorkerProcess) -> None:
-    """A worker without its parent drains: nobody would pass signals on to it."""
+async def _watch_parent(process: WorkerProcess, ends: list[Callable[[], object]]) -> None:
+    """A worker without its parent ends, by the last of `ends`: nobody would pass signals on to
+    it."""
     await anyio.wait_readable(process.parent)
-    worker.drain()
+    ends[-1]()
 
 
-async def _watch_sources(worker: Worker, sources: SourceFiles) -> None:
+async def _watch_sources(worker: Worker, sources: SourceFiles, is_told: bool) -> None:
     while True:
         changed = sources.changed()
         if changed is not None:
             break
         await anyio.sleep(EVERY_S)
-    message = f"millpond work: {Path(changed).name} changed, starts again\n"
-    await write_async(message.encode("utf-8", "backslashreplace"), sys.stderr)
+    if is_told:
+        message = f"millpond work: {Path(changed).name} changed, starts again\n"
+        await write_async(message.encode("utf-8", "backslashreplace"), sys.stderr)
     worker.drain()
 
 
@@ -436,15 +450,18 @@ def _number(args: argparse.Namespace, process: WorkerProcess | None) -> int:
 
 
 async def _watch_signals(
-    worker: Worker, caught: Sequence[signal.Signals], stopped: list[int]
+    worker: Worker, caught: Sequence[signal.Signals], stopped: anyio.Event
 ) -> None:
+    """Drain the worker; then stop it, by a second signal, or by SIGQUIT alone where that counts."""
+    is_draining = False
     with anyio.open_signal_receiver(*caught) as signals:
         async for number in signals:
-            stopped.append(number)
-            if len(stopped) == 1:
-                worker.drain()
-            else:
+            if number == signal.SIGQUIT or (is_draining and signal.SIGQUIT not in caught):
+                stopped.set()
                 worker.stop()
+            else:
+                is_draining = True
+                worker.drain()
 
 
 def _on_attempt_end(args: argparse.Namespace, view: WorkStatus, ended: AttemptResult) -> None:

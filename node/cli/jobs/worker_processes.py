@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from types import FrameType
 
-from millpond.node.cli.exit_codes import ExitCode
+from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.log_handler import write_error
 
 PROCESSES_MAX = 128
@@ -26,6 +26,8 @@ STEADY_S = 30.0
 """A worker that was ready for so long has its first delay again."""
 ENDS = (signal.SIGTERM, signal.SIGINT)
 CAUGHT = (*ENDS, signal.SIGCHLD)
+PASSED_ON = (signal.SIGTERM, signal.SIGQUIT, signal.SIGKILL)
+"""The signals to workers for the first, second and third one of the parent."""
 
 log = logging.getLogger("millpond.node.jobs.processes")
 
@@ -107,7 +109,14 @@ class WorkerProcesses:
     def _start(self, place: _Place) -> WorkerProcess | None:
         place.start_at, place.ready_at, place.started_at = None, None, time.monotonic()
         signal.pthread_sigmask(signal.SIG_BLOCK, CAUGHT)
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as exc:  # no memory, or too many processes
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, CAUGHT)
+            if not self._was_ready:
+                raise Failure(f"cannot start a worker process: {exc.strerror}") from exc
+            self._try_again(place, str(exc.strerror))
+            return None
         if pid:
             place.pid = pid
             signal.pthread_sigmask(signal.SIG_UNBLOCK, CAUGHT)
@@ -159,7 +168,7 @@ class WorkerProcesses:
             self._code = self._code or ExitCode.FAILURE
         for place in self._places:
             place.start_at = None
-            self._send(place, signal.SIGTERM if self._signals < 3 else signal.SIGKILL)
+            self._send(place, PASSED_ON[min(self._signals, len(PASSED_ON)) - 1])
 
     @staticmethod
     def _send(place: _Place, number: int) -> None:
@@ -193,8 +202,11 @@ class WorkerProcesses:
             return
         if place.ready_at is not None and now - place.ready_at >= STEADY_S:
             place.delay_s = RESTART_S
-        place.start_at = now + place.delay_s
-        how = f"exit code {code}" if code > 0 else f"signal {-code}"
+        self._try_again(place, f"exit code {code}" if code > 0 else f"signal {-code}")
+
+    @staticmethod
+    def _try_again(place: _Place, how: str) -> None:
+        place.start_at = time.monotonic() + place.delay_s
         text = "worker process ended: number=%d how=%s; it starts again in %g s"
         log.warning(text, place.number, how, place.delay_s)
         place.delay_s = min(RESTART_S_MAX, 2 * place.delay_s)

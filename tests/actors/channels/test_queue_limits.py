@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 
 from millpond.actors.channels.channel import Channel
 from millpond.actors.channels.dead_letters import NOT_STARTED
+from millpond.actors.channels.ranked_backlog import _Level
 from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.jobs import messages as m
 from millpond.actors.messages import NackReason, QueueSettingsChanged, Role
@@ -638,3 +640,34 @@ def test_sweeps_of_a_full_table_keep_a_distance() -> None:
     assert sweeps <= 2 / SWEEP_GAP_S + 1
     assert found > 500, "and those that are full by then make room for others"
     assert len(buckets._key_full_at) <= KEYS_MAX
+
+
+def test_jobs_that_come_back_in_any_order_are_where_they_were() -> None:
+    """And few entries move for one of the oldest, however many wait behind it."""
+
+    class Counting(list[int]):
+        moved = 0
+
+        def insert(self, at: Any, value: int) -> None:
+            self.moved += len(self) - at
+            super().insert(at, value)
+
+        def __setitem__(self, at: Any, value: Any) -> None:
+            self.moved += len(value) if isinstance(at, slice) else 1
+            super().__setitem__(at, value)
+
+    level, waiting = _Level(), set(range(1, 5001))
+    level.ids = Counting(waiting)
+    rng = Random(4)
+    for _ in range(500):
+        taken = [level.first(0, waiting) for _ in range(1)]
+        taken += [level.first(taken[0], waiting), level.first(taken[0] + 3, waiting)]
+        waiting.difference_update(taken)
+        level.first(0, waiting)
+        rng.shuffle(taken)
+        for each in taken[:2]:
+            waiting.add(each)
+            level.add(each)
+        assert level.first(0, waiting) == min(waiting)
+    assert [each for each in level.ids[level.start :] if each in waiting] == sorted(waiting)
+    assert level.ids.moved < 500 * 2 * 20

@@ -199,6 +199,50 @@ def test_a_second_signal_returns_the_jobs_at_once(run: Run, folder: Folder, name
     assert (counts["ready"], counts["leased"]) == (1, 0)
 
 
+def test_a_signal_to_the_whole_group_drains(run: Run, folder: Folder, name: str) -> None:
+    """A service manager sends it to each process, and the parent passes it on."""
+    assert run("jobs", "put", name, "2").code == 0
+    with folder.start("tasks:nap", "--queue", name, "--processes", "2") as workers:
+        workers.until(lambda: workers.noted and len(workers_of(run, name)) == 2)
+        worker = int(workers.noted[0][0])
+        os.kill(worker, signal.SIGTERM)
+        workers.until(lambda: len(workers_of(run, name)) <= 1)
+        assert workers.end() == 0
+    assert [what for _, what in workers.noted] == ["begins", "ended"]
+
+
+def test_workers_that_wait_for_the_node_end_with_their_parent(folder: Folder) -> None:
+    nowhere = f"tcp://127.0.0.1:{free_port()}"
+    text = TASKS + "\nPath('pid').write_text(str(os.getpid()))\n"
+    folder.replace("tasks.py", text)
+    words = ("--queue", "q", "--processes", "2", "--wait", "600", "--connect", nowhere)
+    with folder.start("tasks:nap", *words) as workers:
+        file = folder.path / "pid"
+        workers.until(lambda: file.exists() and file.read_text())
+        pid = int(file.read_text())
+        workers.process.kill()
+        workers.process.wait(LIMIT_S)
+        ends_at = time.monotonic() + 60
+        with pytest.raises(ProcessLookupError):
+            while time.monotonic() < ends_at:
+                os.kill(pid, 0)
+                time.sleep(POLL_S)
+
+
+def test_an_error_of_a_reload_is_told_once(run: Run, folder: Folder, name: str) -> None:
+    words = ("--queue", name, "--reload", "--processes", "3")
+    with folder.start("tasks:note", *words) as workers:
+        workers.until(lambda: workers.told.count(": ready") == 3)
+        folder.replace("tasks.py", TASKS + "\nbroken = \n")
+        workers.until(lambda: "waits for a change" in workers.told)
+        workers.until(lambda: workers_of(run, name) == [])
+        folder.replace("tasks.py", TASKS)
+        workers.until(lambda: workers.told.count(": ready") == 6)
+        assert workers.end() == 0
+    assert workers.told.count("tasks.py changed") == 1
+    assert workers.told.count("SyntaxError") == 1
+
+
 def test_workers_without_a_parent_drain(run: Run, folder: Folder, name: str) -> None:
     assert run("jobs", "put", name, "1").code == 0
     with folder.start("tasks:nap", "--queue", name, "--processes", "2") as workers:

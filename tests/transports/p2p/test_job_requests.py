@@ -132,7 +132,7 @@ ROW = m.JobRow(ID, m.JobState.DEAD, 3, 1.5, 2.25, 3.0, 2, b"hi", 9, "no")
                 7,
                 (
                     m.WorkerRow(
-                        3, None, 8, True, 1, (m.WorkerJob(ID, 2, 1.5, 2.5, False, b"hi"),), b"me"
+                        3, None, 8, True, 1, (m.WorkerJobRow(ID, 2, 1.5, 2.5, False, b"hi"),), b"me"
                     ),
                 ),
                 True,
