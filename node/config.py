@@ -61,6 +61,7 @@ MAY_BE_ZERO = frozenset(
             "rate_refusals_max",
             "requests_per_s_max",
         ),
+        "relay_files_bytes_max",
         "requests_per_s_per_peer_max",
         "scrub_bytes_s",
         *("s2_trim_grace_s", "state_disk_bytes_max", "stream_age_s", "stream_shelf_bytes_max"),
@@ -88,6 +89,7 @@ MOST = {
     "webhook_deliveries_max": 4096,
     "webhook_timeout_s": 600,
     "webhook_key": U32_MAX,
+    "chat_file_bytes_max": 2**29,
 }
 """The largest values that fields of packets and of the journal, and HTTP, can carry."""
 
@@ -234,6 +236,17 @@ class Config:
     Without it they are dropped."""
     chat_typing: bool = True
     """Tell a contact whose node is connected when somebody writes a chat message to it."""
+    chat_file_bytes_max: int = 100 * 2**20
+    """Largest file of a chat, sent or received, up to 512 MiB. A larger one is refused, and its
+    sender told."""
+    chat_files_bytes_max: int = 2**30
+    """Bytes of all files of chats, half of which may be of one peer. A file above it is refused,
+    and its sender told. They also count in `node_stream_bytes_max`."""
+    chat_files_age_s: int = 7_776_000
+    """Time for which files of chats are kept (90 days). Their messages stay."""
+    relay_files_bytes_max: int = 2**30
+    """Bytes of all files that a relay stores for others, a quarter of which may be of one sender.
+    It refuses files above it. 0: it stores none."""
     allow_plain_peers: bool = False
     """Exchange messages with peers on other machines without TLS where they have none (earlier
     versions). An attacker on the way can then swallow messages and forge receipts. Without it a

@@ -23,6 +23,7 @@ from millpond.actors.store.changes import LogSnapshot
 from millpond.actors.store.interface import Store
 from millpond.node.admin import PeerRow
 from millpond.node.chat.chat import Chat
+from millpond.node.chat.files import ChatFiles, FileSettings
 from millpond.node.chat.invites import Invites
 from millpond.node.chat.local_stream import LocalStream
 from millpond.node.chat.message_requests import MessageRequests
@@ -33,6 +34,8 @@ from millpond.node.config import Config
 from millpond.node.outbox.context import OutboxContext, OutboxSettings, Unfinished
 from millpond.node.outbox.delivery_keys import DeliveryKeys, OwnDeliveryKeys
 from millpond.node.outbox.dialer import PeerDialer
+from millpond.node.outbox.file_requests import FileRequests
+from millpond.node.outbox.file_store import FileStore
 from millpond.node.outbox.given_prekeys import GivenPrekeys
 from millpond.node.outbox.local_channels import LocalChannels
 from millpond.node.outbox.mailbox import Mailbox, is_mailbox, mailbox_settings
@@ -71,6 +74,8 @@ class PeerServices:
     outbox: Outbox
     peer_requests: PeerRequests
     chat: Chat
+    files: ChatFiles
+    relayed_files: FileStore | None
     message_requests: MessageRequests
 
     def __init__(
@@ -136,14 +141,39 @@ class PeerServices:
         self._connections.open_to_peers(self.keyring.identity, self.peer_requests.ask)
         for name in [name for name in self._scheduler.cells if is_mailbox(name)]:
             self.outbox.message_arrived(name)
+        self.files = ChatFiles(
+            context,
+            self.keyring.store,
+            self._local_stream,
+            FileSettings(
+                self._config.chat_file_bytes_max,
+                self._config.chat_files_bytes_max,
+                self._config.chat_files_age_s,
+            ),
+        )
+        self.relayed_files = (
+            FileStore(
+                "relay",
+                self.keyring.store,
+                self._local_stream,
+                self._now,
+                self._config.relay_files_bytes_max,
+            )
+            if self._config.relay
+            else None
+        )
         self.chat = Chat(
             self.outbox,
             self._local_stream,
             self.message_requests,
             self._invites,
+            self.files,
             tells_typing=self._config.chat_typing,
         )
         self.chat.register(self.peer_requests)
+        FileRequests(context, self.chat.file_operations, self.relayed_files).register(
+            self.peer_requests
+        )
         return self.keyring
 
     @property
@@ -182,6 +212,9 @@ class PeerServices:
         """Run outbox and chat in `tasks`, from the next pass of the loop on."""
         for actor, run in (("outbox", self.outbox.run), ("chat", self.chat.run)):
             tasks.start_soon(supervise, actor, run, RestartPolicy(), self._rng, self._now)
+        if self.relayed_files is not None:
+            run = self.relayed_files.run
+            tasks.start_soon(supervise, "files", run, RestartPolicy(), self._rng, self._now)
 
     def _local_stream(self, stream: bytes) -> LocalStream:
         assert self._connections is not None

@@ -12,6 +12,7 @@ from millpond.node.chat.history_cipher import LOGS, HistoryCipher, location
 from millpond.node.peers.card import ContactCard, decode_card, encode_card
 from millpond.node.peers.data_key import DataKey, FolderState, encode_data_key, read_data_key
 from millpond.node.peers.delivery_proof import delivery_key, delivery_proof
+from millpond.node.peers.file_format import leaf_of, open_chunk, root_of, seal_chunk
 from millpond.node.peers.fingerprint import fingerprint, fingerprint_words
 from millpond.node.peers.identity import Identity
 from millpond.node.peers.safety_number import safety_number
@@ -105,3 +106,22 @@ def test_the_group_of_alice() -> None:
     said = GroupMessage(1, group, 1, head, BOB.public, bytes(range(16)), b"", (), body)
     assert vector("group message `hi` of Bob") == sign(said, BOB).hex()
     assert vector("hash of that message") == message_hash(said).hex()
+
+
+def test_the_chunks_and_roots_of_files() -> None:
+    key = bytes([7]) * 32
+    files = {"first": b"hello", "second": bytes(65_536) + b"hello", "third": b""}
+    for label, data in files.items():
+        parts = [data[at : at + 65_536] for at in range(0, len(data), 65_536)] or [b""]
+        last = len(parts) - 1
+        sealed = [seal_chunk(key, at, each, is_last=at == last) for at, each in enumerate(parts)]
+        leaves = [leaf_of(each) for each in sealed]
+        assert vector(f"root of the {label} file") == root_of(len(data), leaves).hex()
+        if label == "second":
+            assert [vector(f"leaf {at} of the second file") for at in (0, 1)] == [
+                each.hex() for each in leaves
+            ]
+        if label != "first":
+            stated = bytes.fromhex(vector(f"chunk {last} of the {label} file"))
+            assert stated == sealed[-1]
+            assert open_chunk(key, last, stated, is_last=True) == parts[-1]

@@ -24,6 +24,8 @@ from millpond.node.chat import messages as b
 from millpond.node.chat.actions import Action
 from millpond.node.chat.conversation import LatestMessage
 from millpond.node.chat.conversation_task import ConversationTask
+from millpond.node.chat.file_operations import FileOperations
+from millpond.node.chat.files import ChatFiles
 from millpond.node.chat.groups.group_task import GroupTask
 from millpond.node.chat.groups.groups import Groups
 from millpond.node.chat.invites import LIFE_S, BadInvite, Invites
@@ -67,6 +69,7 @@ class Chat:
         stream: Callable[[bytes], LocalStream],
         message_requests: MessageRequests,
         invites: Invites,
+        files: ChatFiles,
         *,
         tells_typing: bool = True,
     ) -> None:
@@ -77,6 +80,10 @@ class Chat:
         self._open_stream = stream
         self._conversations: dict[bytes, ConversationTask] = {}
         self._scopes: dict[bytes, anyio.CancelScope] = {}
+        self._files = files
+        self.file_operations = FileOperations(
+            files, self._task_of, self._contact_task, outbox.context.settings.ttl_s
+        )
         self._search = Search(stream, outbox.context.now)
         self._groups = Groups(outbox, stream)
         self._has_new_book = True
@@ -88,6 +95,7 @@ class Chat:
         """Add the handlers of operations 7 to 9, 12 to 14, 24 to 27, 30, 31, and of groups."""
         self._groups.register(peer_requests)
         peer_requests.register(PeerOperation.CHAT_SEND, self._send)
+        self.file_operations.register(peer_requests)
         peer_requests.register(PeerOperation.CHATS, self._chats)
         peer_requests.register(PeerOperation.CHAT_READ, self._read)
         peer_requests.register(PeerOperation.CHAT_SEARCH, self._find)
@@ -109,6 +117,7 @@ class Chat:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._message_requests.run)
             tasks.start_soon(self._groups.run)
+            tasks.start_soon(self._files.run)
             while True:
                 if self._has_new_book:
                     self._has_new_book = False
@@ -156,6 +165,7 @@ class Chat:
                 self._own_card,
                 self._invites.introduced,
                 self._groups.receive,
+                self._files,
             )
         return task
 
@@ -398,6 +408,11 @@ class Chat:
         if len(self._conversations) >= CONVERSATIONS_MAX and peer.public not in self._conversations:
             raise NotAllowed(f"a node has at most {CONVERSATIONS_MAX} conversations")
         return self._conversation_task(peer.public)
+
+    def _contact_task(self, public: bytes) -> ConversationTask | None:
+        """The conversation with a key, if it is a contact's and runs."""
+        is_contact = self._outbox.context.book.is_contact(public)
+        return self._conversations.get(public) if is_contact else None
 
     def _info(self, peer: Peer) -> b.ChatInfo:
         task = self._conversations.get(peer.public)

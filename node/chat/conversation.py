@@ -15,8 +15,10 @@ import msgspec
 from millpond.node.chat.actions import Action, ChangeOrder, action_of, is_shown_alone
 from millpond.node.chat.messages import PREVIEW_CHARS
 from millpond.node.chat.payloads import Text
+from millpond.node.chat.pending_files import PendingFiles
 from millpond.node.chat.records import VERSION, Kind, Record, State, is_newer
 from millpond.node.chat.reorder import Gap, OrderedMessage, ReorderBuffer
+from millpond.node.peers.file_format import File, with_clean_name
 
 SEEN_MAX = 100_000
 """The number of messages of each side that are remembered: to recognize repetitions and to change
@@ -93,6 +95,8 @@ class Conversation:
         self.is_answered = False
         """True if the peer has written, or has received something."""
         self.reorder_buffer = ReorderBuffer(is_whole=is_whole)
+        self.outgoing = PendingFiles(Kind.FILE_OUT)
+        self.incoming = PendingFiles(Kind.FILE_IN)
         self._life_ms = life_ms
         self._line = ""
         self._count = 0
@@ -154,9 +158,10 @@ class Conversation:
         now_ms: int,
         action: Action | None = None,
         about: str = "",
+        file: File | None = None,
     ) -> Record:
         """The record of a new message of this node. `line` starts a line if there is none. An
-        `action` is `about` another message."""
+        `action` is `about` another message. `file`: it brings this one."""
         return Record(
             v=VERSION,
             kind=Kind.OUT,
@@ -168,6 +173,7 @@ class Conversation:
             line=self._line or line,
             action="" if action is None else action.value,
             about=about,
+            file=file,
         )
 
     def add_invite(self, uuid: str, secret: str, now_ms: int) -> Record:
@@ -225,6 +231,10 @@ class Conversation:
                 self._replay_in(sequence, record)
             case Kind.STATE:
                 self._replay_state(record)
+            case Kind.FILE_OUT:
+                self.outgoing.change(record)
+            case Kind.FILE_IN:
+                self.incoming.change(record)
             case Kind.NOTE:
                 if record.uuid:
                     self._remember(record.uuid, record.at)
@@ -259,10 +269,20 @@ class Conversation:
         changed = self._own.get(record.about)
         if changed is not None and action_of(record) is Action.DELETE:
             changed.is_deleted = True
+            self.outgoing.drop(record.about)
+        self.outgoing.add(sequence, record)
         self._update_last(sequence, record)
 
     def _add_own(self, sequence: int, record: Record) -> None:
-        text = Text(record.line, record.n, record.at, record.text, record.action, record.about)
+        text = Text(
+            record.line,
+            record.n,
+            record.at,
+            record.text,
+            record.action,
+            record.about,
+            record.file,
+        )
         own = OwnMessage(record.uuid, sequence, State.WAITING, text, record.secret)
         self._own[record.uuid] = self._waiting[record.uuid] = own
         while self._is_closed(next(iter(self._own.values())), record.at):
@@ -281,12 +301,16 @@ class Conversation:
             self.reorder_buffer.resume(record.line, record.n)
         early = self._early.pop(record.uuid, None)
         self._update_last(sequence, record, early)
+        self.incoming.add(sequence, record)
+        if early is not None and early.is_deleted:
+            self.incoming.drop(record.uuid)
         if not is_shown_alone(record):
             self._add_pending(State.DELIVERED, sequence, record.uuid)
             if is_early:
                 self._add_early(sequence, record)
             if action_of(record) is Action.DELETE:
                 self._remove_unread(record.about)
+                self.incoming.drop(record.about)
             return
         if sequence < self.read:
             self._add_pending(State.READ, sequence, record.uuid)
@@ -365,6 +389,7 @@ def _record_of(each: OrderedMessage | Gap, now: float) -> Record:
                 late=late,
                 action=text.action,
                 about=text.about,
+                file=None if text.file is None else with_clean_name(text.file),
             )
         case Gap(line=line, first=first, last=last):
             count = last - first + 1

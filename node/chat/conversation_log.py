@@ -166,6 +166,16 @@ class ConversationLog(Generic[ReplayedT]):
         await self._stream.commit(RECEIPT_GROUPS[pending.state], pending.end)
         conversation.replay_receipt_sent(pending.state, pending.end)
 
+    async def record_at(self, sequence: int) -> Record | None:
+        """The record at a sequence; None if it is trimmed, or not readable. Raises
+        RequestErrors."""
+        try:
+            async for _, body in self._stream.read(sequence, sequence + 1):
+                return decode_record(body)
+        except (Unreadable, UnknownStream):
+            return None
+        return None
+
     async def _load(self) -> ReplayedT:
         try:
             info = (await self._stream.describe()).info

@@ -10,13 +10,16 @@ from millpond.actors.errors import BufferFull, DataTooLarge, EmptyData, NotFound
 from millpond.node.chat.actions import REACTION_BYTES_MAX, Action, said_text
 from millpond.node.chat.conversation import Conversation, ReadPositions
 from millpond.node.chat.conversation_log import ConversationLog
+from millpond.node.chat.file_transfers import FileTransfers
+from millpond.node.chat.files import ChatFiles
 from millpond.node.chat.local_stream import LocalStream
-from millpond.node.chat.payloads import LINE_DIGITS, TEXT_BYTES_MAX, TYPING
+from millpond.node.chat.payloads import FILE, LINE_DIGITS, TEXT_BYTES_MAX, TYPING
 from millpond.node.chat.receiver import OnGroup, OnIntroduction, Receiver
-from millpond.node.chat.records import State
+from millpond.node.chat.records import Record, State
 from millpond.node.chat.sender import Sender
 from millpond.node.outbox.context import DeliveryStatus
 from millpond.node.outbox.outbox import Outbox
+from millpond.node.peers.file_format import File
 
 WAITING_MAX = 10_000
 DAY_S = 86_400.0
@@ -44,6 +47,7 @@ class ConversationTask:
         own_card: Callable[[], Awaitable[str]],
         on_introduction: OnIntroduction,
         on_group: OnGroup,
+        files: ChatFiles,
     ) -> None:
         """`own_card` makes the card of this node."""
         self.peer = peer
@@ -51,8 +55,15 @@ class ConversationTask:
         life_s = outbox.context.settings.ttl_s + DAY_S
         self._history = ConversationLog(stream, life_s, outbox.context.now, _make_conversation)
         self._sender = Sender(peer, outbox, self._history, own_card)
+        self.transfers = FileTransfers(peer, outbox, self._history, files, self._peer_knows_files)
         self._receiver = Receiver(
-            peer, outbox, self._history, self._sender.receipt_due, on_introduction, on_group
+            peer,
+            outbox,
+            self._history,
+            self._on_stored,
+            on_introduction,
+            on_group,
+            self.transfers.told,
         )
 
     @property
@@ -68,10 +79,18 @@ class ConversationTask:
                 tasks.start_soon(self._sender.send_messages)
                 tasks.start_soon(self._sender.send_receipts)
                 tasks.start_soon(self._receiver.run)
+                tasks.start_soon(self.transfers.run)
                 await self._history.until_broken()
                 raise OutcomeUnknown("it is unknown whether the history has the last records")
         finally:
             self._history.reset()
+
+    def _on_stored(self) -> None:
+        self._sender.receipt_due()
+        self.transfers.incoming()
+
+    def _peer_knows_files(self) -> bool:
+        return FILE in self._receiver.peer_knows or self._receiver.has_sent_files
 
     async def wait_loaded(self) -> None:
         """Wait until the history is read, or the conversation has ended."""
@@ -87,10 +106,15 @@ class ConversationTask:
         self._sender.receipt_due()
 
     async def send(
-        self, text: str, uuid: str, action: Action | None = None, about: str = ""
+        self,
+        text: str,
+        uuid: str,
+        action: Action | None = None,
+        about: str = "",
+        file: File | None = None,
     ) -> int:
         """Store a message, which is then sent; returns its sequence. An `action` is `about` the
-        message with that uuid.
+        message with that uuid. It may bring a `file` that is stored here.
 
         Raises EmptyData, DataTooLarge, BufferFull, NotFound (a message that cannot be edited or
         deleted), and the errors of the stream.
@@ -112,13 +136,24 @@ class ConversationTask:
                 said_at = int(self._outbox.context.latest() * 1000)
                 if action in CHANGES and not conversation.can_change(about, said_at):
                     raise NotFound("this message cannot be changed: it is not yours, or is too old")
-                record = conversation.add_own(uuid, text, line, said_at, action, about)
+                record = conversation.add_own(uuid, text, line, said_at, action, about, file)
                 await history.append(conversation, [record])
                 own = conversation.own_message(uuid)
         assert own is not None
         self._sender.typing_ended()
         self._sender.message_added()
+        if file is not None or action is Action.DELETE:
+            self.transfers.outgoing()
         return own.sequence
+
+    async def sequence_of(self, uuid: str) -> int | None:
+        """The sequence of a recent message of this node; None: there is none of this uuid."""
+        own = (await self._history.wait_conversation()).own_message(uuid)
+        return None if own is None else own.sequence
+
+    async def record_at(self, sequence: int) -> Record | None:
+        """The record at a sequence of the history. Raises RequestErrors."""
+        return await self._history.record_at(sequence)
 
     @property
     def is_peer_typing(self) -> bool:
@@ -158,6 +193,8 @@ class ConversationTask:
     async def report(self, uuids: Sequence[bytes], report: DeliveryStatus) -> None:
         """Store the new status of messages. Raises RequestErrors."""
         await self._history.save_states([(uuid.hex(), STATES[report]) for uuid in uuids])
+        if report is DeliveryStatus.DELIVERED:
+            self.transfers.outgoing()  # the peer knows of the files that it brings
 
 
 def _make_conversation(life_ms: int, positions: ReadPositions, is_whole: bool) -> Conversation:

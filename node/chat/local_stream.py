@@ -64,20 +64,28 @@ class LocalStream:
         self._now = now
         self._number = number
 
-    async def create(self, bytes_max: int) -> None:
-        """Create the stream if it does not exist; above `bytes_max` bytes the oldest records go."""
+    async def create(self, bytes_max: int, age_s: int | None = None) -> None:
+        """Create the stream if it does not exist; above `bytes_max` bytes the oldest records go,
+        and those older than `age_s` (0: never, None: as the configuration says)."""
+        settings = m.Settings(age_s=age_s, bytes_max=bytes_max)
         try:
-            await self._request(m.Create(REQUEST_ID, m.Settings(bytes_max=bytes_max)), m.Done)
+            await self._request(m.Create(REQUEST_ID, settings), m.Done)
         except StreamExists:
             return
 
-    async def append(self, bodies: Sequence[bytes]) -> int:
-        """Append records, all or none; returns the sequence of the first when they are durable."""
-        return (await self._request(m.Append(REQUEST_ID, list(bodies)), m.Appended)).first
+    async def append(self, bodies: Sequence[bytes], at: int | None = None) -> int:
+        """Append records, all or none; returns the sequence of the first when they are durable.
+        `at`: it has to be this one (SEQUENCE_MISMATCH)."""
+        request = m.Append(REQUEST_ID, list(bodies), match_sequence=at)
+        return (await self._request(request, m.Appended)).first
 
     async def describe(self) -> m.StreamDescription:
         """The description of the stream."""
         return await self._request(m.Describe(REQUEST_ID), m.StreamDescription)
+
+    async def delete(self) -> None:
+        """Delete the stream with all records."""
+        await self._request(m.Delete(REQUEST_ID), m.Done)
 
     async def commit(self, group: bytes, offset: int) -> None:
         """Commit the offset of a group, exclusive."""

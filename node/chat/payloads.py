@@ -1,5 +1,5 @@
 """Payloads of chat messages in envelopes: texts, receipts for them, introductions, notices that
-somebody writes, and the records and messages of groups. JSON.
+somebody writes, the records and messages of groups, and the states of files. JSON.
 
     {"kind":"text","line":"5f3a9c01","n":1,"at":1763683200000,"text":"hi"}
     {"kind":"text","line":"5f3a9c01","n":2,"at":1763683260000,"text":"hello","action":"edit",
@@ -7,6 +7,7 @@ somebody writes, and the records and messages of groups. JSON.
     {"kind":"receipt","state":"delivered","of":["00112233445566778899aabbccddeeff"]}
     {"kind":"introduction","secret":"000102030405060708090a0b0c0d0e0f","card":"millpond:..."}
     {"kind":"typing"}
+    {"kind":"file","of":"00112233445566778899aabbccddeeff","state":"received"}
 
 The uuid of a text is that of its envelope. Readers pass over fields that they do not know.
 """
@@ -20,6 +21,7 @@ import msgspec
 from millpond.node.chat.groups.signed import BODY_BYTES_MAX, MEMBERS_MAX
 from millpond.node.chat.records import COUNT_MAX, State
 from millpond.node.peers.envelope import KEY_BYTES
+from millpond.node.peers.file_format import File
 from millpond.node.peers.peer import CARD_CHARS_MAX
 
 TEXT_BYTES_MAX = 32 * 1024
@@ -27,11 +29,14 @@ TEXT_BYTES_MAX = 32 * 1024
 RECEIPTS_MAX = 64
 """The most uuids in one receipt."""
 LINE_DIGITS = 8
+REASON_CHARS_MAX = 200
+"""The longest reason why a file is refused."""
 KNOWN_MAX = 32
 """The most kinds of payloads that a receipt names."""
 TYPING = "typing"
 GROUP = "group"
-KNOWN = (TYPING, GROUP)
+FILE = "file"
+KNOWN = (TYPING, GROUP, FILE)
 """The kinds that receipts of this version name."""
 
 Uuid = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
@@ -41,7 +46,7 @@ KindName = Annotated[str, msgspec.Meta(max_length=32)]
 class Text(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="text"):
     """The `n`-th message of a sender in a line, written at `at` by the clock of the sender (ms).
 
-    `action` (`actions`) says what it does with the message `about`.
+    `action` (`actions`) says what it does with the message `about`. `file`: it brings a file.
     """
 
     line: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{8}$")]
@@ -50,6 +55,7 @@ class Text(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", ta
     text: str
     action: Annotated[str, msgspec.Meta(pattern="^[a-z]{0,16}$")] = ""
     about: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{32})?$")] = ""
+    file: File | None = None
 
 
 class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="receipt"):
@@ -117,7 +123,17 @@ class GroupPayload(
     text: str = ""
 
 
-Payload = Text | Receipt | Introduction | Typing | GroupPayload
+class FileStatus(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag=FILE):
+    """The state of the file that the text `of` brings. STORED: it is complete at a relay of the
+    recipient, says its sender. Its recipient says the others: it has RECEIVED it, or REFUSED it,
+    for the reason in `text`."""
+
+    of: Uuid
+    state: Literal["stored", "received", "refused"]
+    text: Annotated[str, msgspec.Meta(max_length=REASON_CHARS_MAX)] = ""
+
+
+Payload = Text | Receipt | Introduction | Typing | GroupPayload | FileStatus
 
 
 class UnknownPayload(ValueError):

@@ -13,6 +13,7 @@ from millpond.actors.messages import Ack, Msg, Nack, NackReason
 from millpond.node.chat.conversation import Conversation
 from millpond.node.chat.conversation_log import ConversationLog
 from millpond.node.chat.payloads import (
+    FileStatus,
     GroupPayload,
     Introduction,
     Payload,
@@ -44,6 +45,10 @@ OnIntroduction = Callable[[bytes, Introduction], Awaitable[bool]]
 not the one that has introduced this contact. Raises RequestErrors; it is called again then."""
 
 
+OnFileStatus = Callable[[FileStatus], Awaitable[None]]
+"""A callback with what the peer says of a file. Raises RequestErrors; it is called again then."""
+
+
 class LaterPayload(msgspec.Struct, frozen=True):
     """A payload of a kind that this version does not know (empty: it is too large to be kept), and
     the text that it has for people."""
@@ -71,12 +76,16 @@ class Receiver:
         on_stored: Callable[[], None],
         on_introduction: OnIntroduction,
         on_group: OnGroup,
+        on_file_status: OnFileStatus,
     ) -> None:
         self.peer_knows: tuple[str, ...] = ()
         """The kinds that the peer understands, by its last receipt in this run."""
+        self.has_sent_files = False
+        """True if a file of the peer has come in this run."""
         self._typing_at = -inf
         self._on_introduction = on_introduction
         self._on_group = on_group
+        self._on_file_status = on_file_status
         self._peer = peer
         self._outbox = outbox
         self._history = history
@@ -96,6 +105,9 @@ class Receiver:
                 conversation = await self._history.wait_conversation()
                 messages = await self._receive(consumer, conversation.reorder_buffer.deadline)
                 received = [(each, await self._open(consumer, each)) for each in messages]
+                for _, each in received:
+                    if each is not None and isinstance(each[1], FileStatus):
+                        await self._on_file_status(each[1])
                 await self._store(conversation, received, unacknowledged)
                 for uuid in unacknowledged.keys() - conversation.reorder_buffer.held:
                     for message in unacknowledged.pop(uuid):
@@ -134,10 +146,13 @@ class Receiver:
                         self._typing_at = now
                     case Text():
                         self._typing_at = -inf
+                        self.has_sent_files |= payload.file is not None
                         records += conversation.receive(uuid, payload, now)
                     case Receipt():
                         changes += [(of, payload.new_state) for of in payload.of]
                         self.peer_knows = payload.knows
+                    case FileStatus():
+                        continue  # it is done, and acknowledged with the others
                     case Introduction():
                         is_ours = await self._on_introduction(self._peer, payload)
                         said = INTRODUCED if is_ours else NOT_INTRODUCED

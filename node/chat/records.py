@@ -5,7 +5,8 @@
 A `held` is a message of a group that waits for earlier ones, or for a record of the group.
 An `out` is a message of this node and an `in` one of the peer; a `state` is the new state of an
 earlier `out`, and a `note` is a line for people. An `invite` is an invite of the peer that was
-accepted here: it has states like an `out`. Times are milliseconds since 1970.
+accepted here: it has states like an `out`. A `file-out` or `file-in` is the new state of the file
+of an `out` or `in`. Times are milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Annotated
 
 import msgspec
 
+from millpond.node.peers.file_format import File
 from millpond.node.peers.identity import peer_id
 
 VERSION = 1
@@ -31,6 +33,22 @@ class Kind(Enum):
     NOTE = "note"
     INVITE = "invite"
     HELD = "held"
+    FILE_OUT = "file-out"
+    FILE_IN = "file-in"
+
+
+class Transfer(Enum):
+    """The states of a file.
+
+    STORED: it is complete at a relay of the peer. The others are final. RECEIVED: the recipient has
+    all of it. REFUSED: the recipient does not take it. EXPIRED: it was not fetched in time, or the
+    sender has it no more.
+    """
+
+    STORED = "stored"
+    RECEIVED = "received"
+    REFUSED = "refused"
+    EXPIRED = "expired"
 
 
 class State(Enum):
@@ -69,7 +87,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     An `in` has `sent_at`, by the clock of the sender, and is `late` after a reported gap.
     `missing` has the first and the last `n` of a gap, in a note. `secret` is that of an accepted
     invite. An `in` or `out` with an `action` is `about` another message (`actions`). `payload` is
-    that of a message that this version does not understand, in a note.
+    that of a message that this version does not understand, in a note. `file` is that of a message;
+    `transfer` its new state, with the reason in `text`.
 
     In a group `by` is the peer id of the author (of an `in`, a note and a `held`), `hash` that of
     the message, and `signed` the message as it is passed on: to all (`out`), or to the keys in
@@ -98,6 +117,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     targets: bytes = b""
     members: tuple[str, ...] = ()
     count: Count = 0
+    file: File | None = None
+    transfer: Transfer | None = None
 
 
 class Unreadable(ValueError):

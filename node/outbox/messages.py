@@ -40,6 +40,16 @@ class PeerOperation(IntEnum):
     GROUP_INFO = 41
     GROUP_CHANGE = 42
     GROUP_ANSWER = 43
+    FILE_BEGIN = 50
+    FILE_CHUNKS = 51
+    FILE_SEND = 52
+    FILE_READ = 53
+    FILE_TRANSFERS = 54
+    FILE_OFFER = 55
+    FILE_PUT = 56
+    FILE_GET = 57
+    FILE_LEAVES = 58
+    FILE_DROP = 59
 
 
 class Nothing(msgspec.Struct):
@@ -208,6 +218,67 @@ class GivePrekeysAnswer(msgspec.Struct):
 
     left: list[int]
     removed: list[int]
+
+
+class FileOffer(msgspec.Struct):
+    """A file of `size` bytes for the owner of the mailbox that the client is connected to, offered
+    `until` (seconds since 1970), with its leaves in a row."""
+
+    root: bytes
+    size: int
+    leaves: bytes
+    until: float
+
+
+class FileOfferAnswer(msgspec.Struct):
+    """The number of chunks that are there. `state`: `wanted`; `unknown`, no message has announced
+    the file yet; or `refused`, for a `reason`."""
+
+    state: str
+    next: int = 0
+    reason: str = ""
+
+
+class FilePut(msgspec.Struct):
+    """Chunks of an offered file, from number `first` on."""
+
+    root: bytes
+    first: int
+    chunks: list[bytes]
+
+
+class FilePutAnswer(msgspec.Struct):
+    """The number of chunks that are stored: the next one to be sent."""
+
+    next: int
+
+
+class FileGet(msgspec.Struct):
+    """Up to `count` chunks of a file, from number `first` on."""
+
+    root: bytes
+    first: int
+    count: int
+
+
+class FileGetAnswer(msgspec.Struct):
+    """Chunks; fewer, or none, if no more are there."""
+
+    chunks: list[bytes]
+
+
+class FileRoot(msgspec.Struct):
+    """A file, by its root."""
+
+    root: bytes
+
+
+class FileLeavesAnswer(msgspec.Struct):
+    """A file: its size, its leaves in a row, and the number of chunks that are there."""
+
+    size: int
+    leaves: bytes
+    next: int
 
 
 class OpenRequest(msgspec.Struct):

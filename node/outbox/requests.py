@@ -52,6 +52,11 @@ Handler = Callable[[bytes], Awaitable[bytes]]
 RequestErrors."""
 
 
+ClientHandler = Callable[[bytes | None, bytes, bytes], Awaitable[bytes]]
+"""As `Handler`, for an operation that peers may use: the proved key of the client, or None, and its
+channel come first."""
+
+
 class PeerRequests:
     """The requests about peers of one node; they are carried out in `tasks`."""
 
@@ -61,6 +66,7 @@ class PeerRequests:
         self._accepted: deque[tuple[str, Callable[[], Awaitable[None]]]] = deque()
         self._has_requests = anyio.Event()
         tasks.start_soon(self._start_tasks)
+        self._client_handlers: dict[int, ClientHandler] = {}
         self._handlers: dict[int, Handler] = {
             b.PeerOperation.WHO: self._who,
             b.PeerOperation.PEERS: self._peers,
@@ -76,6 +82,10 @@ class PeerRequests:
         """Add the handler of an operation."""
         assert operation not in self._handlers
         self._handlers[operation] = handler
+
+    def register_for_peers(self, operation: int, handler: ClientHandler) -> None:
+        """Add the handler of an operation that peers may use."""
+        self._client_handlers[operation] = handler
 
     def ask(
         self,
@@ -95,6 +105,9 @@ class PeerRequests:
                 handler = partial(self._take_in_prekeys, client)
             case b.PeerOperation.TAKE_PREKEYS:
                 handler = partial(self._hand_out_prekeys, client, channel)
+        for_peers = self._client_handlers.get(operation)
+        if for_peers is not None:
+            handler = partial(for_peers, client, channel)
         if handler is None:
             answer(Malformed(f"unknown operation {operation}"))
             return

@@ -41,9 +41,11 @@ from millpond.node.backup import service as backup_service
 from millpond.node.backup import snapshots as backup_snapshots
 from millpond.node.chat import (
     actions,
+    files,
     invites,
     message_requests,
     payloads,
+    pending_files,
     receiver,
     search,
     search_index,
@@ -63,6 +65,8 @@ from millpond.node.http import listener as http_listener
 from millpond.node.jobs.worker import outcome
 from millpond.node.outbox import (
     deliveries,
+    file_requests,
+    file_store,
     given_prekeys,
     inbound,
     key_exchange,
@@ -73,6 +77,7 @@ from millpond.node.peers import (
     contact_keys,
     data_key,
     delivery_token,
+    file_format,
     lines,
     one_time_prekeys,
     peer_store,
@@ -331,6 +336,24 @@ PEERS: dict[str, Numbers] = {
         search.OFFSET_MAX,
         search.INDEXED_S,
     ),
+    "a file of a chat (`chat_file_bytes_max`)": (
+        Config.chat_file_bytes_max,
+        file_format.FILE_BYTES_MAX,
+        file_format.CHUNK_BYTES,
+        file_requests.CHUNKS_AT_ONCE,
+    ),
+    "files of chats on a node (`chat_files_bytes_max`)": (
+        Config.chat_files_bytes_max,
+        file_store.FILES_MAX,
+    ),
+    "files that a peer has announced and that are not there yet": (pending_files.PENDING_MAX,),
+    "files that clients add at once": (files.UPLOADS_MAX, files.UPLOAD_IDLE_S),
+    "files on their way at once": (files.TRANSFERS_AT_ONCE, file_requests.HANDLED_AT_ONCE),
+    "a file at a relay (`relay_files_bytes_max`)": (
+        Config.relay_files_bytes_max,
+        Config.peer_ttl_s,
+    ),
+    "the name of a file": (file_format.NAME_BYTES_MAX,),
     "kinds of messages that a receipt of a chat names": (payloads.KNOWN_MAX, 32),
     "notices that somebody writes to one peer": (
         sender.TYPING_EVERY_S,

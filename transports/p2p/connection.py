@@ -54,8 +54,10 @@ from millpond.transports.p2p.channel_operations import OPERATIONS as CHANNEL_OPE
 from millpond.transports.p2p.framing import LENGTH_BYTES, Framing
 from millpond.transports.p2p.handshake import Challenge, Ready, encode_challenge, encode_ready
 from millpond.transports.p2p.interface import (
+    FETCHER_OPERATIONS,
     OWNER_OPERATIONS,
     READER_OPERATIONS,
+    SENDER_OPERATIONS,
     P2PNodeServices,
     PeersCallback,
 )
@@ -989,9 +991,7 @@ class P2PConnection(Port):
         """Packet 94, which is answered in any order."""
         number = request.request_id
         client = None
-        if request.operation in OWNER_OPERATIONS or (
-            request.operation in READER_OPERATIONS and admission.read_refusal(Rights.GET) is None
-        ):
+        if _is_for_peers(request.operation, admission):
             client = admission.principal.identity
         if client is None and not (Rights.ADMIN in admission.join.rights and self._is_operator()):
             self._refuse_operation(p.PEERS, number, Code.NOT_ALLOWED)
@@ -1377,3 +1377,12 @@ def first_sample(packets: Iterable[bytes], received_at: float) -> LatencySample 
         if packet[0] != p.STREAM or packet[5:6] == _APPEND:
             return LatencySample(packet[0], packet[1 : 1 + size], received_at)
     return None
+
+
+def _is_for_peers(operation: int, admission: Admission) -> bool:
+    """True for an operation of packet 94 that a peer may use on this connection."""
+    if operation in SENDER_OPERATIONS:
+        return admission.put_refusal() is None
+    if operation in READER_OPERATIONS or operation in FETCHER_OPERATIONS:
+        return admission.read_refusal(Rights.GET) is None
+    return operation in OWNER_OPERATIONS

@@ -48,11 +48,20 @@ READER_OPERATIONS = frozenset({16})
 their channel, with the right to get them."""
 
 
+SENDER_OPERATIONS = frozenset({55, 56, 59})
+"""Those that a client with an identity may use, about files for the owner of the mailbox that it is
+connected to, with the right to put messages there."""
+
+FETCHER_OPERATIONS = frozenset({57, 58})
+"""Those that a client with an identity may use, about files that it fetches: it may read the
+prekeys in the channel that it is connected to."""
+
+
 class AskPeers(Protocol):
     """Carries out an operation with a body, and calls back with its answer.
 
-    `client` is the proved key of the client, for the operations about its own mailbox and about
-    prekeys that it may read in `channel`; the others are for the operator.
+    `client` is the proved key of the client, for the operations about its own mailbox, about
+    prekeys that it may read in `channel`, and about files; the others are for the operator.
     """
 
     def __call__(

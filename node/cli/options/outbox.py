@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from millpond.node.units import byte_count
+
 OUTBOX_FIELDS = (
     "relay",
     "via",
@@ -11,6 +13,9 @@ OUTBOX_FIELDS = (
     "peer_channels",
     "message_requests",
     "chat_typing",
+    "chat_file_bytes_max",
+    "chat_files_bytes_max",
+    "relay_files_bytes_max",
     "allow_plain_peers",
     "delivery_tokens_required",
 )
@@ -69,4 +74,22 @@ def add_outbox_options(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         default=None,
         help="tell a contact when somebody writes to it (default yes)",
+    )
+    parser.add_argument(
+        "--chat-file-bytes-max",
+        type=byte_count,
+        metavar="BYTES",
+        help="largest file of a chat, up to 512M (default 100M)",
+    )
+    parser.add_argument(
+        "--chat-files-bytes-max",
+        type=byte_count,
+        metavar="BYTES",
+        help="bytes of all files of chats (default 1G)",
+    )
+    parser.add_argument(
+        "--relay-files-bytes-max",
+        type=byte_count,
+        metavar="BYTES",
+        help="as a relay, bytes of all files for others; 0: none (default 1G)",
     )

@@ -1,0 +1,522 @@
+"""The transfers of the files of one conversation, in both directions.
+
+A sender offers a file to the node of the peer, if that can be reached, and otherwise to a relay of
+the peer. A recipient takes what it is offered, and after a moment looks for the file itself, at the
+sender and at its own relays. So it is enough that one of both can reach the other, or a relay. The
+chunks that are stored stay: a transfer that goes on begins by asking how many there are.
+
+The chunks are checked before they are stored, by the root and by the key. The history comes last,
+as everywhere: a file is *received* when all of it is as durable as a message.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import sha256
+from math import inf
+from typing import TypeVar
+
+import anyio
+import msgspec
+
+from millpond.actors.errors import BufferFull, Malformed, NotFound, RequestError
+from millpond.node.chat.conversation import Conversation
+from millpond.node.chat.conversation_log import ConversationLog
+from millpond.node.chat.files import ChatFiles, RefusedFile, clean_reason, stream_of
+from millpond.node.chat.payloads import REASON_CHARS_MAX, FileStatus, encode_payload
+from millpond.node.chat.pending_files import PENDING_MAX, PendingFile, PendingFiles
+from millpond.node.chat.records import Kind, Transfer, conversation_stream
+from millpond.node.client.channel import Channel
+from millpond.node.outbox import messages as m
+from millpond.node.outbox.context import GONE, Wakeup
+from millpond.node.outbox.file_requests import CHUNKS_AT_ONCE, check_offer
+from millpond.node.outbox.file_store import StoredFile
+from millpond.node.outbox.mailbox import KEYS_SUFFIX, mailbox_of
+from millpond.node.outbox.outbox import Outbox
+from millpond.node.outbox.routes import RedialDelay, Route, relay_routes, routes_to
+from millpond.node.peers.file_format import (
+    BadFile,
+    check_chunk,
+    open_chunk,
+    split_leaves,
+)
+from millpond.node.peers.identity import peer_id
+
+log = logging.getLogger(__name__)
+
+CHECK_S = 60.0
+STORED_CHECK_S = 600.0
+"""A file at a relay is offered there again so often, as long as nothing is heard of it."""
+PUSHED_S = 10.0
+"""A recipient does not fetch what it got a part of so recently."""
+FETCH_AFTER_S = 2.0
+ANSWERED_WITHIN_S = 60.0
+DROPS_MAX = 64
+"""The most files that wait to be removed at relays."""
+PROBLEMS = (*GONE, RequestError, TimeoutError, msgspec.ValidationError)
+TOO_MANY = "too many files are on their way already"
+NOT_OFFERED = "it was not fetched in time"
+NOT_HERE = "the sender has it no more"
+WRONG_KEY = "it is not what its sender announced"
+
+
+AnswerT = TypeVar("AnswerT", bound=msgspec.Struct)
+
+
+class Progress(msgspec.Struct):
+    """How many chunks are transferred, and why there are no more (empty: nothing is in the way)."""
+
+    chunks: int = 0
+    problem: str = ""
+
+
+class FileTransfers:
+    """The transfers with one peer. `outgoing` and `incoming` wake them."""
+
+    def __init__(
+        self,
+        peer: bytes,
+        outbox: Outbox,
+        history: ConversationLog[Conversation],
+        files: ChatFiles,
+        peer_knows_files: Callable[[], bool],
+    ) -> None:
+        """`peer_knows_files`: the peer is told that a file is at a relay."""
+        self.outgoing = Wakeup()
+        self.incoming = Wakeup()
+        self.progress: dict[str, Progress] = {}
+        """By the kind of the message and its uuid."""
+        self._peer = peer
+        self._outbox = outbox
+        self._history = history
+        self._files = files
+        self._peer_knows_files = peer_knows_files
+        self._send_delay = RedialDelay(outbox.context.rng)
+        self._fetch_delay = RedialDelay(outbox.context.rng)
+        self._pushed_at: dict[str, float] = {}
+        self._offered_at: dict[str, float] = {}
+        self._to_be_dropped: list[bytes] = []
+
+    async def run(self) -> None:
+        """Send and receive files until cancelled. Raises RequestErrors of the history."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._send_all)
+            tasks.start_soon(self._receive_all)
+
+    def progress_of(self, kind: Kind, uuid: str) -> Progress:
+        """The progress of the file of a message."""
+        return self.progress.setdefault(f"{kind.value}/{uuid}", Progress())
+
+    # Sending.
+
+    async def _send_all(self) -> None:
+        while True:
+            conversation = await self._history.wait_conversation()
+            await self._remove_dropped(conversation.outgoing, Kind.OUT)
+            await self._drop_at_relays()
+            wait_s = CHECK_S
+            for pending in conversation.outgoing.files:
+                wait_s = min(wait_s, await self._send(conversation, pending))
+            await self.outgoing.wait(wait_s)
+
+    async def _send(self, conversation: Conversation, pending: PendingFile) -> float:
+        """Send a file, if there is a way; returns the delay before the next attempt."""
+        context = self._outbox.context
+        stored = self._files.store.find(stream_of(self._peer, Kind.OUT, pending.uuid))
+        if stored is None or not stored.is_used:
+            await self._record(conversation.outgoing, pending, Transfer.EXPIRED, NOT_HERE)
+            return CHECK_S
+        if self._is_over(pending):
+            await self._record(conversation.outgoing, pending, Transfer.EXPIRED, NOT_OFFERED)
+            return CHECK_S
+        if pending.is_stored:
+            due_s = self._offered_at.get(pending.uuid, -inf) + STORED_CHECK_S - context.now()
+            if due_s > 0:
+                return due_s
+        peer = context.book.by_public(self._peer)
+        routes = [] if peer is None else routes_to(peer, context.book, context.identity.public)
+        progress = self.progress_of(Kind.OUT, pending.uuid)
+        async with self._files.limiter:
+            for route in routes:
+                try:
+                    with anyio.fail_after(ANSWERED_WITHIN_S) as limit:
+                        refusal = await self._offer(route, pending, stored, progress, limit)
+                except PROBLEMS as error:
+                    progress.problem = _problem(error, route)
+                    continue
+                if refusal is not None:
+                    progress.problem = refusal
+                    if route.is_relay:
+                        continue
+                    await self._record(conversation.outgoing, pending, Transfer.REFUSED, refusal)
+                    return CHECK_S
+                if progress.chunks < pending.file.chunks:  # the peer has no message of it yet
+                    continue
+                self._send_delay.reset()
+                progress.problem = ""
+                if not route.is_relay:
+                    await self._record(conversation.outgoing, pending, Transfer.RECEIVED)
+                    return CHECK_S
+                self._offered_at[pending.uuid] = context.now()
+                if not pending.is_stored:
+                    await self._record(conversation.outgoing, pending, Transfer.STORED)
+                    if self._peer_knows_files():
+                        await self._tell(pending, "stored")
+                return STORED_CHECK_S
+        return self._send_delay.next_s()
+
+    async def _offer(
+        self,
+        route: Route,
+        pending: PendingFile,
+        stored: StoredFile,
+        progress: Progress,
+        limit: anyio.CancelScope,
+    ) -> str | None:
+        """Offer a file over a route, and put what is wanted of it; the reason of a refusal.
+
+        `limit` is moved on with each answer. Raises what is in PROBLEMS.
+        """
+        context, root = self._outbox.context, stored.root
+        async with context.dial(route, mailbox_of(self._peer), "producer") as channel:
+            body = {
+                "root": root,
+                "size": stored.size,
+                "leaves": stored.leaves,
+                "until": pending.file.until / 1000,
+            }
+            answer = await _ask(channel, m.PeerOperation.FILE_OFFER, body, m.FileOfferAnswer)
+            if answer.state == "refused":
+                return clean_reason(answer.reason) or "it is refused"
+            if answer.state != "wanted":
+                progress.problem = "the peer has not got the message yet"
+                progress.chunks = 0
+                return None
+            at = progress.chunks = answer.next
+            while at < pending.file.chunks:
+                limit.deadline = anyio.current_time() + ANSWERED_WITHIN_S
+                chunks = await self._files.store.read(stored, at, CHUNKS_AT_ONCE)
+                if not chunks:
+                    raise NotFound(NOT_HERE)
+                put = {"root": root, "first": at, "chunks": chunks}
+                next_ = (await _ask(channel, m.PeerOperation.FILE_PUT, put, m.FilePutAnswer)).next
+                if next_ <= at:
+                    raise Malformed("the other end stores no chunks")
+                at = progress.chunks = next_
+            return None
+
+    def fetched(self, root: bytes, count: int) -> None:
+        """The peer has fetched so many chunks of a file itself."""
+        conversation = self._history.conversation
+        pending = None if conversation is None else conversation.outgoing.by_root(root.hex())
+        if pending is not None:
+            progress = self.progress_of(Kind.OUT, pending.uuid)
+            progress.chunks = max(progress.chunks, count)
+            progress.problem = ""
+
+    def sent_file(self, root: bytes) -> StoredFile | None:
+        """A file that is offered to the peer."""
+        conversation = self._history.conversation
+        pending = None if conversation is None else conversation.outgoing.by_root(root.hex())
+        if pending is None:
+            return None
+        return self._files.store.find(stream_of(self._peer, Kind.OUT, pending.uuid))
+
+    async def told(self, status: FileStatus) -> None:
+        """The peer has told the state of a file. Raises RequestErrors of the history."""
+        conversation = await self._history.wait_conversation()
+        if status.state == "stored":
+            self._fetch_delay.reset()
+            self.incoming()
+            return
+        pending = conversation.outgoing.find(status.of)
+        if pending is None:
+            return
+        transfer = Transfer.RECEIVED if status.state == "received" else Transfer.REFUSED
+        was_stored = pending.is_stored
+        await self._record(conversation.outgoing, pending, transfer, clean_reason(status.text))
+        if was_stored:
+            self._to_be_dropped = [*self._to_be_dropped, pending.file.root_bytes][-DROPS_MAX:]
+            self.outgoing()
+
+    async def _drop_at_relays(self) -> None:
+        """Remove the files at relays that the peer has by now. A relay that cannot be reached
+        keeps them until their end."""
+        roots, self._to_be_dropped = self._to_be_dropped, []
+        context, peer = self._outbox.context, self._outbox.context.book.by_public(self._peer)
+        if not roots or peer is None:
+            return
+        for route in routes_to(peer, context.book, context.identity.public):
+            if not route.is_relay:
+                continue
+            try:
+                with anyio.fail_after(ANSWERED_WITHIN_S):
+                    async with context.dial(route, mailbox_of(self._peer), "producer") as channel:
+                        for root in roots:
+                            await channel.peers(m.PeerOperation.FILE_DROP, {"root": root})
+            except PROBLEMS as error:
+                log.debug("files not removed: at=%s: %s", route.url, error)
+
+    # Receiving.
+
+    async def _receive_all(self) -> None:
+        while True:
+            conversation = await self._history.wait_conversation()
+            await self._remove_dropped(conversation.incoming, Kind.IN)
+            wait_s = CHECK_S
+            for number, pending in enumerate(conversation.incoming.files):
+                wait_s = min(wait_s, await self._receive(conversation, pending, number))
+            await self.incoming.wait(wait_s)
+
+    async def _receive(
+        self, conversation: Conversation, pending: PendingFile, number: int
+    ) -> float:
+        """Finish a file, refuse it or fetch more of it; returns the delay before the next look."""
+        now, progress = self._outbox.context.now(), self.progress_of(Kind.IN, pending.uuid)
+        try:
+            stored = await self._reserve(pending, number)
+        except RefusedFile as error:
+            await self._refuse(conversation, pending, str(error))
+            return CHECK_S
+        at = progress.chunks = await self._files.store.count(stored)
+        if at >= pending.file.chunks:
+            if await self._tell(pending, "received"):
+                await self._record(conversation.incoming, pending, Transfer.RECEIVED)
+                return CHECK_S
+            return self._fetch_delay.next_s()
+        if self._is_over(pending):
+            await self._record(conversation.incoming, pending, Transfer.EXPIRED, NOT_OFFERED)
+            await self._files.remove(self._peer, Kind.IN, pending.uuid)
+            return CHECK_S
+        pushed_s = self._pushed_at.get(pending.uuid, -inf) + PUSHED_S - now
+        if pushed_s > 0:
+            return pushed_s
+        early_s = pending.at / 1000 + FETCH_AFTER_S - now
+        if 0 < early_s <= FETCH_AFTER_S:  # its sender may be about to send it
+            return early_s
+        async with self._files.limiter:
+            for route, channel in self._sources():
+                try:
+                    with anyio.fail_after(ANSWERED_WITHIN_S) as limit:
+                        await self._fetch(route, channel, pending, stored, progress, limit)
+                except RefusedFile as error:
+                    await self._refuse(conversation, pending, str(error))
+                    return CHECK_S
+                except PROBLEMS as error:
+                    progress.problem = _problem(error, route)
+                    continue
+                if progress.chunks >= pending.file.chunks:
+                    self._fetch_delay.reset()
+                    progress.problem = ""
+                    return 0.0
+        return self._fetch_delay.next_s()
+
+    def _sources(self) -> Iterator[tuple[Route, bytes]]:
+        """The nodes where a file may be: routes and the channels to connect to there."""
+        context = self._outbox.context
+        own, peer = context.identity.public, context.book.by_public(self._peer)
+        for route in () if peer is None else routes_to(peer, context.book, own):
+            if not route.is_relay:
+                yield route, mailbox_of(self._peer) + KEYS_SUFFIX
+        for relay in context.settings.via:
+            for route in relay_routes(relay, context.book, allows_local=True):
+                yield route, mailbox_of(own) + KEYS_SUFFIX
+
+    async def _fetch(
+        self,
+        route: Route,
+        name: bytes,
+        pending: PendingFile,
+        stored: StoredFile,
+        progress: Progress,
+        limit: anyio.CancelScope,
+    ) -> None:
+        """Fetch what is missing of a file, as much as is there.
+
+        Raises RefusedFile, and what is in PROBLEMS.
+        """
+        root, at = pending.file.root_bytes, progress.chunks
+        async with self._outbox.context.dial(route, name, "consumer") as channel:
+            if not stored.leaves:
+                found = await _ask(
+                    channel, m.PeerOperation.FILE_LEAVES, {"root": root}, m.FileLeavesAnswer
+                )
+                stored = await self._learn_leaves(pending, found.leaves)
+            while at < pending.file.chunks:
+                limit.deadline = anyio.current_time() + ANSWERED_WITHIN_S
+                get = {"root": root, "first": at, "count": CHUNKS_AT_ONCE}
+                answer = await _ask(channel, m.PeerOperation.FILE_GET, get, m.FileGetAnswer)
+                if not answer.chunks:
+                    raise NotFound("not all of it is there yet")
+                before = at
+                at = progress.chunks = await self._store(pending, stored, at, answer.chunks)
+                if at <= before:
+                    raise Malformed("these are other chunks")
+
+    async def offered(self, offer: m.FileOffer) -> m.FileOfferAnswer:
+        """Take an offer of the peer. Raises Malformed, and the errors of the disk."""
+        check_offer(offer)
+        conversation = await self._history.wait_conversation()
+        root = offer.root.hex()
+        pending = conversation.incoming.by_root(root)
+        if pending is None:
+            match conversation.incoming.ended(root):
+                case None:
+                    return m.FileOfferAnswer("unknown")
+                case Transfer.RECEIVED, _:
+                    return m.FileOfferAnswer("wanted", len(offer.leaves) // len(offer.root))
+                case _, reason:
+                    return m.FileOfferAnswer("refused", reason=reason)
+        if offer.size != pending.file.size:
+            raise Malformed("its message has announced another size")
+        try:
+            stored = await self._reserve(pending, conversation.incoming.files.index(pending))
+        except RefusedFile as error:
+            await self._refuse(conversation, pending, str(error))
+            return m.FileOfferAnswer("refused", reason=str(error))
+        if not stored.leaves:
+            stored = await self._learn_leaves(pending, offer.leaves)
+        self._pushed_at[pending.uuid] = self._outbox.context.now()
+        return m.FileOfferAnswer("wanted", await self._files.store.count(stored))
+
+    async def put(self, root: bytes, first: int, chunks: Sequence[bytes]) -> int:
+        """Store chunks that the peer puts; returns the number of those that are there.
+
+        Raises NotFound, Malformed, and the errors of the disk.
+        """
+        conversation = await self._history.wait_conversation()
+        pending = conversation.incoming.by_root(root.hex())
+        stored = None
+        if pending is not None:
+            stored = self._files.store.find(stream_of(self._peer, Kind.IN, pending.uuid))
+        if pending is None or stored is None or not stored.leaves:
+            raise NotFound
+        try:
+            at = await self._store(pending, stored, first, chunks)
+        except RefusedFile as error:
+            await self._refuse(conversation, pending, str(error))
+            raise Malformed(str(error)) from error
+        self._pushed_at[pending.uuid] = self._outbox.context.now()
+        progress = self.progress_of(Kind.IN, pending.uuid)
+        progress.chunks, progress.problem = at, ""
+        if at >= pending.file.chunks:
+            self.incoming()
+        return at
+
+    async def _store(
+        self, pending: PendingFile, stored: StoredFile, first: int, chunks: Sequence[bytes]
+    ) -> int:
+        """Store chunks that are those of the file. Raises Malformed for others, RefusedFile if the
+        key of the file is not theirs, and the errors of the disk."""
+        file, leaves = pending.file, stored.leaf_list
+        try:
+            for index, chunk in enumerate(chunks, first):
+                check_chunk(chunk, index, file.size, leaves)
+        except BadFile as error:
+            raise Malformed(str(error)) from error
+        try:
+            for index, chunk in enumerate(chunks, first):
+                open_chunk(file.key_bytes, index, chunk, is_last=index == file.chunks - 1)
+        except BadFile as error:
+            raise RefusedFile(WRONG_KEY) from error
+        return await self._files.store.append(stored, first, chunks)
+
+    async def _learn_leaves(self, pending: PendingFile, leaves: bytes) -> StoredFile:
+        """The stored file with its leaves. Raises Malformed, and the errors of the disk."""
+        file = pending.file
+        try:
+            split_leaves(leaves, file.size, file.root_bytes)
+        except BadFile as error:
+            raise Malformed(str(error)) from error
+        stored = self._files.store.find(stream_of(self._peer, Kind.IN, pending.uuid))
+        if stored is None:
+            raise NotFound
+        changed = msgspec.structs.replace(stored, leaves=leaves)
+        await self._files.store.replace(changed)
+        return changed
+
+    async def _reserve(self, pending: PendingFile, number: int) -> StoredFile:
+        """Room for a file of the peer. Raises RefusedFile, and the errors of the disk."""
+        file, store = pending.file, self._files.store
+        stream = stream_of(self._peer, Kind.IN, pending.uuid)
+        found = store.find(stream)
+        if found is not None:
+            return found
+        if number >= PENDING_MAX:
+            raise RefusedFile(TOO_MANY)
+        self._files.check_size(file.size)
+        now, until = self._outbox.context.now(), self._files.until()
+        stored = StoredFile(stream, file.root_bytes, self._peer, file.size, now, until)
+        try:
+            return await store.reserve(stored)
+        except BufferFull as error:
+            raise RefusedFile(f"there is no room for it: {error}") from error
+
+    async def _refuse(self, conversation: Conversation, pending: PendingFile, why: str) -> None:
+        await self._tell(pending, "refused", why)
+        await self._record(conversation.incoming, pending, Transfer.REFUSED, why)
+        await self._files.remove(self._peer, Kind.IN, pending.uuid)
+
+    # Both.
+
+    def _is_over(self, pending: PendingFile) -> bool:
+        until = pending.file.until
+        return bool(until) and until / 1000 <= self._outbox.context.now()
+
+    async def _tell(self, pending: PendingFile, state: str, text: str = "") -> bool:
+        """Tell the peer the state of a file; False if the message could not be sealed now. Told
+        again, it is the same message."""
+        status = msgspec.convert(
+            {"kind": "file", "of": pending.uuid, "state": state, "text": text[:REASON_CHARS_MAX]},
+            FileStatus,
+        )
+        context = self._outbox.context
+        named = f"millpond file {state}\0{pending.file.root}".encode()
+        uuid = sha256(named + self._peer).digest()[:16]
+        channel = conversation_stream(context.identity.public)
+        try:
+            await self._outbox.send(self._peer, channel, encode_payload(status), uuid=uuid)
+        except RequestError as error:
+            log.info("state of a file not told: to=%s: %s", peer_id(self._peer), error)
+            return False
+        return True
+
+    async def _record(
+        self, files: PendingFiles, pending: PendingFile, transfer: Transfer, reason: str = ""
+    ) -> None:
+        """Store the new state of a file. Raises RequestErrors of the history."""
+        history = self._history
+        async with history.lock:
+            conversation = await history.wait_conversation()
+            if files not in (conversation.incoming, conversation.outgoing):
+                return  # the history was read again
+            if files.find(pending.uuid) is None:
+                return
+            record = files.record_of(pending.uuid, transfer, history.now_ms, reason)
+            await history.append(conversation, [record])
+        if transfer is not Transfer.STORED:
+            for kind in (Kind.IN, Kind.OUT):
+                self.progress.pop(f"{kind.value}/{pending.uuid}", None)
+            self._pushed_at.pop(pending.uuid, None)
+            self._offered_at.pop(pending.uuid, None)
+
+    async def _remove_dropped(self, files: PendingFiles, kind: Kind) -> None:
+        """Remove the files of messages that were deleted."""
+        for uuid in files.take_dropped():
+            await self._files.remove(self._peer, kind, uuid)
+
+
+async def _ask(
+    channel: Channel, operation: int, body: dict[str, object], shape: type[AnswerT]
+) -> AnswerT:
+    return msgspec.convert(await channel.peers(operation, body), shape)
+
+
+def _problem(error: BaseException, route: Route) -> str:
+    where = "the relay" if route.is_relay else "the peer"
+    if isinstance(error, RequestError):
+        return f"{where}: {error}"
+    if isinstance(error, TimeoutError):
+        return f"{where} does not answer"
+    return f"no connection to {where}"
