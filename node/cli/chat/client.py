@@ -24,6 +24,8 @@ from millpond.node.chat.messages import (
     ChatInfo,
     ChatsAnswer,
     ChatSearchAnswer,
+    GroupAnswer,
+    GroupInfoAnswer,
     InviteAnswer,
 )
 from millpond.node.chat.records import Record, Unreadable, decode_record
@@ -128,6 +130,28 @@ class ChatClient:
     async def block(self, chat: ChatInfo) -> None:
         """Block the key of a peer. Raises UnknownPeer."""
         await self._request(PeerOperation.PEER_BLOCK, {"peer": chat.id})
+
+    async def group_create(self, name: str, members: Sequence[str]) -> GroupAnswer:
+        """A new group with some contacts."""
+        body = {"name": name, "members": list(members)}
+        return msgspec.convert(await self._request(PeerOperation.GROUP_CREATE, body), GroupAnswer)
+
+    async def group_info(self, chat: ChatInfo) -> GroupInfoAnswer:
+        """All about a group. Raises UnknownPeer."""
+        answer = await self._request(PeerOperation.GROUP_INFO, {"group": chat.id})
+        return msgspec.convert(answer, GroupInfoAnswer)
+
+    async def group_change(
+        self, chat: ChatInfo, change: str, members: Sequence[str] = (), text: str = ""
+    ) -> GroupAnswer:
+        """A change of a group. Raises UnknownPeer."""
+        body = {"group": chat.id, "change": change, "members": list(members), "text": text}
+        return msgspec.convert(await self._request(PeerOperation.GROUP_CHANGE, body), GroupAnswer)
+
+    async def group_answer(self, chat: ChatInfo, *, accept: bool) -> GroupAnswer:
+        """The answer to an invitation into a group. Raises UnknownPeer."""
+        body = {"group": chat.id, "accept": accept}
+        return msgspec.convert(await self._request(PeerOperation.GROUP_ANSWER, body), GroupAnswer)
 
     async def mark_read(self, chat: ChatInfo, sequence: int) -> None:
         """Everything up to this record was seen."""

@@ -20,7 +20,8 @@ from millpond.actors.errors import (
 )
 from millpond.node.chat.actions import Action
 from millpond.node.chat.messages import ChatInfo
-from millpond.node.chat.records import Kind
+from millpond.node.chat.records import Kind, Record
+from millpond.node.cli.chat import groups
 from millpond.node.cli.chat.client import ChatClient, Page
 from millpond.node.cli.chat.screen import Screen
 from millpond.node.cli.chat.search import end_lines, found_line
@@ -60,9 +61,21 @@ HELP = """\
 /edit TEXT        change your last message       /delete     delete it on both sides
 /search WORDS     messages with these words in all conversations
 /last             the last messages: /reply -2 TEXT answers the last but one, and so on
+/group            the members of this group; /group help tells the rest
 Tab completes a command or a name; Alt-Enter begins a new line in the message"""
 COMMANDS = (
-    *("/add", "/block", "/delete", "/edit", "/help", "/invite", "/last", "/list", "/quit"),
+    *(
+        "/add",
+        "/block",
+        "/delete",
+        "/edit",
+        "/group",
+        "/help",
+        "/invite",
+        "/last",
+        "/list",
+        "/quit",
+    ),
     *("/react", "/reply", "/search", "/verify", "/who"),
 )
 LISTED = 9
@@ -172,6 +185,8 @@ class Dialogue:
                 await self._invite(rest.strip())
             case "/add" if len(rest.split(None, 1)) == 2:
                 await self._add(*rest.split(None, 1))
+            case "/block" | "/verify" if self._chat.group is not None:
+                await self._screen.show([f"{command} is about one peer; see /group"])
             case "/verify":
                 await self._verify(rest.strip())
             case "/reply" | "/edit" | "/delete" | "/react":
@@ -180,6 +195,8 @@ class Dialogue:
                 await self._list_messages()
             case "/search" if rest.strip():
                 await self._search(rest.strip())
+            case "/group":
+                await self._group(rest.strip())
             case "/block":
                 return await self._block(is_sure=rest.strip() == "yes")
             case "/help":
@@ -227,10 +244,13 @@ class Dialogue:
 
     async def _list_messages(self) -> None:
         lines = []
-        for kind, who in ((Kind.IN, self._chat.name), (Kind.OUT, "you")):
+        for kind in (Kind.IN, Kind.OUT):
             latest = list(islice(self._view.messages.latest(kind), LISTED))
             for back, message in reversed(list(enumerate(latest, 1))):
-                lines.append(f"-{back}  {who}: {quoted_message(message)}")
+                who, state = self._view.who(kind, message.by), ""
+                if kind is Kind.OUT and self._chat.group is not None:
+                    state = f"   ({self._view.own_state(message.uuid)})"
+                lines.append(f"-{back}  {who}: {quoted_message(message)}{state}")
         await self._screen.show(lines or ["no messages are shown here"])
 
     # Commands about peers.
@@ -261,6 +281,12 @@ class Dialogue:
         if warning is not None:
             await self._screen.show([f"--- warning: {warning.format(name=clean(name))}"])
         await self._switch_to(name.strip())
+
+    async def _group(self, text: str) -> None:
+        lines, turns_to = await groups.run_command(self._client, self._chat, text)
+        await self._screen.show(lines)
+        if turns_to is not None:
+            await self._switch_to(turns_to)
 
     async def _verify(self, number: str) -> None:
         try:
@@ -306,7 +332,8 @@ class Dialogue:
 
     async def _show_conversation(self, info: ChatInfo) -> None:
         self._chat = info
-        self._view = ConversationView(info.name, is_accepted=info.accepted)
+        names = None if info.group is None else info.group.names
+        self._view = ConversationView(info.name, is_accepted=info.accepted, names=names)
         self._sent_to, self._shown_to = -1, info.tail
         if self._screen.is_interactive:
             await self._screen.show([f"--- {describe(info)}   (/help tells of commands)"])
@@ -387,7 +414,17 @@ class Dialogue:
                 return page
             span = min(2 * span, most)
 
+    async def _learn_names(self, records: Page) -> None:
+        """Learn the names of members that are new in a group."""
+        names = self._view.names
+        if names is None or all(each.by in names for _, each in records if each.by):
+            return
+        group = (await self._client.chat_with(self._chat.id)).group
+        if group is not None:
+            self._view.names = group.names
+
     async def _show_records(self, records: Page) -> None:
+        await self._learn_names(records)
         if self._options.as_json:
             for _, record in records:
                 self._view.take(record)
@@ -405,8 +442,9 @@ class Dialogue:
     async def _show_objects(self, records: Page) -> None:
         who = {"peer": self._chat.name, "id": self._chat.id}
         lines = [
-            msgspec.json.encode({**who, "sequence": at, **msgspec.to_builtins(record)}).decode()
+            msgspec.json.encode({**who, "sequence": at, **_told_fields(record)}).decode()
             for at, record in records
+            if record.kind is not Kind.HELD
         ]
         await self._screen.show(lines)
 
@@ -488,8 +526,16 @@ def _place_and_text(rest: str) -> tuple[int, str]:
     return 1, rest
 
 
+def _told_fields(record: Record) -> dict[str, object]:
+    """The fields of a record without those that only nodes use."""
+    fields: dict[str, object] = msgspec.to_builtins(record)
+    return {name: fields[name] for name in fields if name not in ("signed", "targets")}
+
+
 def describe(chat: ChatInfo) -> str:
     """A conversation in one line: peer, presence, and new messages."""
+    if chat.group is not None:
+        return groups.describe(chat)
     words = [f"{chat.name} is online" if chat.here else f"{chat.name} is away"]
     seen_at = None if chat.seen_at is None else local_time(round(chat.seen_at * 1000))
     if not chat.here and seen_at is not None:

@@ -46,18 +46,26 @@ def invite_text(state: State) -> str:
 
 
 class OwnMessage(msgspec.Struct):
-    """A message of the user with its state; `text` is None for the answer to an invite."""
+    """A message of the user with its state; `text` is None for the answer to an invite. In a group
+    `count` members get it, and some have said that it is `delivered`, or `read`."""
 
     text: str | None
     state: State
+    count: int = 0
+    delivered: set[str] = msgspec.field(default_factory=set)
+    read: set[str] = msgspec.field(default_factory=set)
 
 
 class ConversationView:
     """The view of the conversation with the peer `name`."""
 
-    def __init__(self, name: str, *, is_accepted: bool = True) -> None:
-        """`is_accepted`: the peer has answered once; until then it may not know this node."""
+    def __init__(
+        self, name: str, *, is_accepted: bool = True, names: dict[str, str] | None = None
+    ) -> None:
+        """`is_accepted`: the peer has answered once; until then it may not know this node. `names`:
+        those of the members of a group by their ids; None: it is no group."""
         self.name = name
+        self.names = names
         self.is_accepted = is_accepted
         self.messages = ShownMessages()
         self._own: dict[str, OwnMessage] = {}
@@ -68,7 +76,12 @@ class ConversationView:
     @property
     def in_flight(self) -> int:
         """The number of shown messages that have not arrived yet."""
-        return sum(each.state in ON_THE_WAY for each in self._own.values())
+        return sum(self._is_in_flight(each) for each in self._own.values())
+
+    def _is_in_flight(self, own: OwnMessage) -> bool:
+        if self.names is None or own.state is State.WAITING:
+            return own.state in ON_THE_WAY
+        return own.state not in LOST and len(own.delivered) < own.count
 
     @property
     def lost(self) -> int:
@@ -124,23 +137,32 @@ class ConversationView:
 
     def _plain(self, record: Record, mark: str, text: str) -> list[str]:
         first, *rest = clean_lines(text)
-        return [f"{self._who(record.kind)}{mark}: {first}", *(f"  {line}" for line in rest)]
+        return [
+            f"{self.who(record.kind, record.by)}{mark}: {first}",
+            *(f"  {line}" for line in rest),
+        ]
 
     def _plain_now(self, record: Record) -> list[str]:
         """The lines of a record for pipes, with later changes of the message."""
-        message = self.messages.get(record.kind, record.uuid)
+        message = self.messages.get(record.kind, record.uuid, record.by)
         if message is None:
             return self.plain(record)
         mark = " (edited)" if message.is_edited else ""
         return [] if message.is_deleted else self._plain(record, mark, message.text)
 
-    def _who(self, kind: Kind) -> str:
-        return self.name if kind is Kind.IN else "you"
+    def who(self, kind: Kind, by: str = "") -> str:
+        """The name of an author."""
+        if kind is Kind.OUT:
+            return "you"
+        return clean((self.names or {}).get(by, by[:8])) if by else self.name
 
     def state_changes(self) -> list[str]:
         """The lines about state changes of messages since the last call."""
         changed = [self._own[uuid] for uuid in self._changes if uuid in self._own]
         self._changes.clear()
+        if self.names is not None:
+            told = [(self.state_text(each), each) for each in changed if self._is_told(each)]
+            return [f"{CHANGE_INDENT}{state}: {quoted(each.text or '')}" for state, each in told]
         texts = [(each.state, each.text) for each in changed if each.text is not None]
         counts = Counter(state for state, _ in texts)
         answers = [each.state for each in changed if each.text is None]
@@ -150,6 +172,28 @@ class ConversationView:
             what = quoted(quote) if counts[state] == 1 else f"{counts[state]} messages"
             lines.append(f"{CHANGE_INDENT}{self._state_text(state)}: {what}")
         return lines
+
+    @staticmethod
+    def _is_told(own: OwnMessage) -> bool:
+        """True where all members of a group have a message, or have read it, or not one has."""
+        is_whole = own.count in (len(own.delivered), len(own.read))
+        return is_whole or own.state in LOST
+
+    def state_text(self, own: OwnMessage) -> str:
+        """The state of a message of the user."""
+        if self.names is None or own.state in LOST:
+            return self._state_text(own.state)
+        if own.state is State.WAITING:
+            return "waits for members"
+        if not own.count:
+            return "there is nobody else in the group"
+        read = f", read by {len(own.read)}" if own.read else ""
+        return f"delivered to {len(own.delivered)} of {own.count}{read}"
+
+    def own_state(self, uuid: str) -> str:
+        """The state of a known message of the user; empty for others."""
+        own = self._own.get(uuid)
+        return "" if own is None else self.state_text(own)
 
     def _state_text(self, state: State) -> str:
         is_early = state is State.SENT and not self.is_accepted
@@ -164,11 +208,26 @@ class ConversationView:
             if len(self._own) > OWN_TEXTS_MAX:
                 self._own.pop(next(iter(self._own)))
         elif record.kind is Kind.STATE and record.state is not None:
-            own = self._own.get(record.uuid)
-            if own is not None and is_newer(record.state, own.state):
+            own = None if record.by else self._own.get(record.uuid)
+            if own is not None and self.names is not None:
+                self._learn_members(own, record)
+            elif own is not None and is_newer(record.state, own.state):
                 own.state = record.state
                 self._changes[record.uuid] = None
         return has_changed
+
+    def _learn_members(self, own: OwnMessage, record: Record) -> None:
+        """Learn to how many members of a group a message was sent, or who has it."""
+        assert record.state is not None
+        if record.state in (State.DELIVERED, State.READ):
+            own.delivered.update(record.members)
+            if record.state is State.READ:
+                own.read.update(record.members)
+        own.count = max(own.count, record.count)
+        if is_newer(record.state, own.state):
+            own.state = record.state
+        if record.state is not State.WAITING:
+            self._changes[record.uuid] = None
 
     def _lines(
         self, record: Record, about: ShownMessage | None, *, is_history: bool
@@ -176,11 +235,12 @@ class ConversationView:
         """The lines of a record; in a `is_history` a message is shown as it is now, with its state.
         `about`: the message that it is about."""
         match record.kind:
-            case Kind.STATE:
+            case Kind.STATE | Kind.HELD:
                 return
             case Kind.NOTE:
                 yield from self._new_day(record.at)
-                yield f"{CHANGE_INDENT}{clean(record.text)}"
+                who = f"{self.who(Kind.IN, record.by)} " if record.by else ""
+                yield f"{CHANGE_INDENT}{who}{clean(record.text)}"
             case Kind.INVITE:
                 yield from self._new_day(record.at)
                 own = self._own.get(record.uuid)
@@ -202,19 +262,19 @@ class ConversationView:
             quote = "an earlier message" if about is None else quoted_message(about)
             marks += f" (to {quote})"
         text, end = record.text, ""
-        message = self.messages.get(record.kind, record.uuid)
+        message = self.messages.get(record.kind, record.uuid, record.by)
         if is_history and message is not None:
             text = "(deleted)" if message.is_deleted else message.text
             marks += " (edited)" if message.is_edited and not message.is_deleted else ""
-            given = [f"{clean(each)} {self._who(kind)}" for kind, each in message.reactions.items()]
+            given = [f"{clean(each)} {self.who(*who)}" for who, each in message.reactions.items()]
             end = f"   [{', '.join(given)}]" if given else ""
         own = self._own.get(record.uuid)
         if is_history and own is not None and record.kind is Kind.OUT:
-            end += f"   ({self._state_text(own.state)})"
-        yield from message_text(record.at, self._who(record.kind) + marks, text + end)
+            end += f"   ({self.state_text(own)})"
+        yield from message_text(record.at, self.who(record.kind, record.by) + marks, text + end)
 
     def _change_lines(self, record: Record, about: ShownMessage | None) -> Iterator[str]:
-        who, action = self._who(record.kind), action_of(record)
+        who, action = self.who(record.kind, record.by), action_of(record)
         quote = "an earlier message" if about is None else quoted_message(about)
         match action:
             case Action.EDIT:

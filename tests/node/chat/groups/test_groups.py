@@ -8,9 +8,11 @@ import anyio
 import pytest
 
 from millpond.actors.errors import NotAllowed
-from millpond.node.chat.records import Kind, State
+from millpond.node.chat.payloads import GroupPayload, encode_payload
+from millpond.node.chat.records import Kind, State, conversation_stream
 from millpond.node.node import Node
 from millpond.node.outbox.messages import PeerOperation
+from millpond.node.peers.identity import public_key_of
 from tests.node.chat.chat_client import ask, say
 from tests.node.chat.groups.group_nodes import (
     accept,
@@ -172,3 +174,30 @@ async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
         await until_texts(a, group, ["three"])
         await anyio.sleep(0.1)
         assert await texts(b, group) == ["one", "two"]
+
+
+async def test_only_a_member_that_is_a_contact_invites(tmp_path: Path) -> None:
+    alice, bob, mallory = acquainted(tmp_path, "alice", "bob", "mallory")
+    async with alice.node() as a, bob.node() as b, mallory.node() as m:
+        # Mallory passes on what it knows of a group in which it is not.
+        group = await create(a, "mallory")
+        await accept(m, group)
+        assert await change(a, group, "remove", "mallory") is None
+
+        async def is_removed() -> bool:
+            found = await summary(m, group)
+            return found is not None and found["status"] == "removed"
+
+        await eventually(is_removed)
+        (task,) = m.peer_services.chat._groups
+        records = tuple(task.membership.signed_since(0))
+        payload = GroupPayload(group=public_key_of(group), records=records)
+        channel = conversation_stream(mallory.public)
+        await m.outbox.send(bob.public, channel, encode_payload(payload))
+        dropped = b.outbox.context.dropped
+
+        async def is_dropped() -> bool:
+            return dropped.get("unknown_group") == 1
+
+        await eventually(is_dropped)
+        assert await summary(b, group) is None
