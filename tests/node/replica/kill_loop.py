@@ -1,11 +1,13 @@
-"""A kill loop of takeovers: two nodes and one replica, and an owner that is killed or paused again
-and again.
+"""A kill loop of takeovers: two nodes and one replica, and an owner that is killed, paused, or
+parted from the object store, again and again.
 
     python -m tests.node.replica.kill_loop --takeovers 50
 
 Writers put numbers at both nodes all the time. After each end of the owner the standby takes its
-place, and the earlier owner comes back as the standby. The judge wants every acknowledged number
-once, none twice, and no acknowledgement of an owner after the first one of the next.
+place. An owner that was paused goes on then, one that was parted reaches the object store again:
+both have to end by themselves. The earlier owner comes back as the standby. The judge wants every
+acknowledged number once, none twice, and no acknowledgement of an owner after the first one of the
+next.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from enum import StrEnum
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -38,8 +41,19 @@ LIMIT_S = 120.0
 BOTH = 2
 """The writer that has both addresses."""
 OFF = {f"MILLPOND_{name}": "off" for name in ("WS", "S3P", "RUSTLOG", "HTTP")}
-PAUSED_EACH = 5
-"""Of so many takeovers one is that of an owner that is paused, and wakes up."""
+
+
+class Ending(StrEnum):
+    """The ways in which an owner is the owner no more: it is killed, paused until the other one has
+    taken over, or cut off from the object store until then."""
+
+    KILL = "kill"
+    PAUSE = "pause"
+    PART = "part"
+
+
+ENDINGS = (Ending.KILL, Ending.KILL, Ending.PAUSE, Ending.KILL, Ending.PART)
+"""One after the other, and from the first again."""
 
 
 class Ack(NamedTuple):
@@ -52,11 +66,31 @@ class Ack(NamedTuple):
 
 
 class Event(NamedTuple):
-    """An owner ended at `at`; `paused`: it goes on later."""
+    """An owner ended at `at`."""
 
     at: float
     owner: int
-    is_pause: bool
+    ending: Ending
+
+
+class Mount:
+    """The folder of objects as one node sees it."""
+
+    def __init__(self, folder: Path, name: str, target: Path) -> None:
+        self._target = target
+        self._path = folder / name
+        target.mkdir(exist_ok=True)
+        self.part(is_parted=False)
+
+    @property
+    def url(self) -> str:
+        return f"file://{self._path}"
+
+    def part(self, *, is_parted: bool) -> None:
+        """Let every request of the node to the object store fail, or go on."""
+        new = self._path.with_name(f"{self._path.name}.new")
+        new.symlink_to(self._path if is_parted else self._target)  # a link to itself
+        new.replace(self._path)
 
 
 class Peer:
@@ -147,12 +181,18 @@ class Report(NamedTuple):
     findings: list[str]
 
 
-def run(folder: Path, takeovers: int, takeover_s: float, seed: int = 1) -> Report:
+def run(
+    folder: Path,
+    takeovers: int,
+    takeover_s: float,
+    seed: int = 1,
+    endings: Sequence[Ending] = ENDINGS,
+) -> Report:
     """Run the loop in a folder. The third writer has both addresses, and goes on to the other node
     by itself, where it repeats what was not acknowledged."""
     rng = Random(seed)
-    url = f"file://{folder}/replica"
-    peers = [Peer(folder, number, url, takeover_s) for number in range(2)]
+    mounts = [Mount(folder, f"objects-{number}", folder / "replica") for number in range(2)]
+    peers = [Peer(folder, number, each.url, takeover_s) for number, each in enumerate(mounts)]
     writers = [Writer(each.url, at) for at, each in enumerate(peers)]
     both = Writer(",".join(each.url for each in peers), BOTH, reconnect=True)
     writers.append(both)
@@ -170,16 +210,23 @@ def run(folder: Path, takeovers: int, takeover_s: float, seed: int = 1) -> Repor
             since = events[-1].at if events else 0.0
             _wait(partial(_has_acks, writers[owner], since, 20), "acks", peers)
             time.sleep(rng.uniform(0.2, 1.0))
-            is_pause = number % PAUSED_EACH == PAUSED_EACH - 1
-            events.append(Event(time.monotonic(), owner, is_pause))
-            os.kill(peers[owner].pid, signal.SIGSTOP if is_pause else signal.SIGKILL)
+            ending = endings[number % len(endings)]
+            events.append(Event(time.monotonic(), owner, ending))
+            if ending is Ending.PART:
+                mounts[owner].part(is_parted=True)
+            else:
+                sent = signal.SIGSTOP if ending is Ending.PAUSE else signal.SIGKILL
+                os.kill(peers[owner].pid, sent)
             _wait(partial(_has_acks, writers[other], events[-1].at, 1), "a takeover", peers)
-            if is_pause:
-                os.kill(peers[owner].pid, signal.SIGCONT)
+            if ending is not Ending.KILL:
+                if ending is Ending.PAUSE:
+                    os.kill(peers[owner].pid, signal.SIGCONT)
+                else:
+                    mounts[owner].part(is_parted=False)
                 process = peers[owner].process
                 assert process is not None
                 if (code := process.wait(LIMIT_S)) != ExitCode.FENCED:
-                    findings.append(f"an owner that was paused ended with code {code}")
+                    findings.append(f"an owner ended with code {code} after {ending}")
             peers[owner].end()
             peers[owner].start()
             owner = other
