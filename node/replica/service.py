@@ -36,6 +36,7 @@ from millpond.node.replica.ownership import Claimant
 from millpond.node.replica.shipping import (
     ANSWER_S,
     POSITION_FILE,
+    RETRIES_COUNTED,
     Opened,
     Shipper,
     ShippingPosition,
@@ -57,7 +58,8 @@ POSITION_S = 5.0
 """The position is stored so often. Everything after it is found again by the last object."""
 CLAIM_LOOK_S = 0.02
 SNAPSHOT_LOOK_S = 1.0
-SNAPSHOT_RETRY_S = 30.0
+SNAPSHOT_RETRY_S, SNAPSHOT_RETRY_S_MAX = 1.0, 30.0
+"""A snapshot that failed is tried again after so long, and then after twice as long each time."""
 UPLOAD_BYTES_S_MIN = 2**18
 UPLOAD_LOOK_S = 1.0
 """A file that is slower than that, after `ANSWER_S`, is given up. It is looked at so often."""
@@ -242,6 +244,7 @@ class ReplicaService:
     async def _make_snapshots(self) -> None:
         """Make a snapshot of each history at its begin, and when the journal behind the last one
         has become long or old."""
+        failures = 0
         while True:
             await self._pause(CLAIM_LOOK_S if self._snapshot_history < 0 else SNAPSHOT_LOOK_S)
             if self.shipper.state is not ShippingState.SHIPPING:
@@ -252,6 +255,7 @@ class ReplicaService:
                     await self._look_for_snapshots()
                 if self._is_snapshot_due():
                     await self._make_snapshot()
+                    failures = 0
             except Superseded:
                 raise
             except FAILURES as exc:
@@ -260,7 +264,8 @@ class ReplicaService:
                     self._begun = max(begun, self._wanted)
                 url = self._settings.url
                 self._failed = SnapshotReply(SnapshotState.FAILED, self._begun, str(exc), url)
-                await self._pause(SNAPSHOT_RETRY_S)
+                await self._pause(min(SNAPSHOT_RETRY_S * 2**failures, SNAPSHOT_RETRY_S_MAX))
+                failures = min(failures + 1, RETRIES_COUNTED)
 
     async def _pause(self, seconds: float) -> None:
         """Until then, or until somebody asks for a snapshot."""

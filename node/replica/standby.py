@@ -123,7 +123,7 @@ class Standby:
         """The copy ends before a history without a snapshot, and an operator allows that."""
         self._threads = anyio.CapacityLimiter(4)
         self._sign: object = None
-        self._seen_at = now()
+        self._seen_at = self._looked_at = now()
         self._every_s = BEAT_S
         self._told_at = -TELL_S
         self._error = ""
@@ -146,7 +146,7 @@ class Standby:
             try:
                 if await self._in_thread(self._look):
                     is_copied = False
-                self._error = ""
+                self._know()
                 if self._is_silent and await self._in_thread(self._take_over):
                     return
                 if not is_copied and self._store is not None:
@@ -156,7 +156,6 @@ class Standby:
             except (ObjectStoreAway, ObjectStoreRefuses, NoObject, BadReplica, CopyFailed) as exc:
                 log.warning("standby cannot follow: error=%s", exc)
                 self._error = str(exc)
-                self._heard()  # of the object store nothing is known, so nothing of the owner
                 await anyio.sleep(RETRY_S)
             pause_s = max(LOOK_S_MIN, min(LOOK_S, self._takeover_s / 8))
             await anyio.sleep(pause_s)
@@ -186,6 +185,14 @@ class Standby:
 
     def _heard(self) -> None:
         self._seen_at = self._now()
+
+    def _know(self) -> None:
+        """A look has succeeded. The time since the one before does not count if one failed between
+        them: nothing is known of the owner where the object store does not answer."""
+        now = self._now()
+        if self._error:
+            self._seen_at = min(now, self._seen_at + now - self._looked_at)
+        self._looked_at, self._error = now, ""
 
     @property
     def _is_silent(self) -> bool:
@@ -270,7 +277,10 @@ class Standby:
         that has no snapshot."""
         leaves = {each.name for each in self._objects.list(TAKEOVER)}
         last = last_header(self._objects, self._number) if leaves else None
-        is_allowed = last is not None and takeover_name(last.number) in leaves
+        # The last one may be of this process, which was told nothing of it.
+        is_allowed = last is not None and (
+            takeover_name(last.number) in leaves or last.run == self._run
+        )
         return is_allowed and not self._has_snapshot_behind(history)
 
     def _has_snapshot_behind(self, history: int) -> bool:

@@ -415,6 +415,7 @@ STORE: dict[str, Numbers] = {
         shipping.ANSWER_S,
         replica_service.UPLOAD_BYTES_S_MIN,
         replica_service.SNAPSHOT_RETRY_S,
+        replica_service.SNAPSHOT_RETRY_S_MAX,
     ),
     "drafts in a folder that is a replica": (replica_snapshots.BLOB_GRACE_S,),
     "blobs of a replica without a manifest": (replica_snapshots.BLOB_GRACE_S,),

@@ -88,6 +88,7 @@ async def test_a_request_does_not_wait_for_the_next_try(
     """After a failure the next snapshot is due half a minute later."""
     config = Config(data=str(tmp_path / "data"), replica=f"file://{tmp_path}/replica", **CLOSED)
     monkeypatch.setattr(service, "SNAPSHOT_RETRY_S", 10 * LIMIT_S)
+    monkeypatch.setattr(service, "SNAPSHOT_RETRY_S_MAX", 10 * LIMIT_S)
     folder = tmp_path / "replica" / "snapshot"
     async with Node(config) as node:
         assert node.replica is not None
