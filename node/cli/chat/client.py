@@ -20,6 +20,14 @@ from millpond.actors.errors import (
     UnknownPeer,
 )
 from millpond.node.chat.actions import Action
+from millpond.node.chat.file_messages import (
+    FileBeginAnswer,
+    FileChunksAnswer,
+    FileReadAnswer,
+    FileSendAnswer,
+    FileTransfer,
+    FileTransfersAnswer,
+)
 from millpond.node.chat.messages import (
     ChatInfo,
     ChatsAnswer,
@@ -32,6 +40,7 @@ from millpond.node.chat.records import Record, Unreadable, decode_record
 from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.client.channel import Channel
 from millpond.node.client.streams.records import Record as StreamRecord
+from millpond.node.outbox.file_requests import CHUNKS_AT_ONCE
 from millpond.node.outbox.messages import AddAnswer, PeerOperation, PeersAnswer, VerifyAnswer
 
 SOON_S = 0.25
@@ -106,6 +115,40 @@ class ChatClient:
             await self._request(PeerOperation.CHAT_TYPING, {"peer": chat.id})
         except (Malformed, NotAllowed, UnknownPeer):
             return
+
+    async def begin_file(
+        self, chat: ChatInfo, uuid: bytes, size: int, name: str, type_: str
+    ) -> FileBeginAnswer:
+        """A file is to be sent, in a message with this uuid. Raises RequestErrors."""
+        body = {"peer": chat.id, "uuid": uuid, "size": size, "name": name, "type": type_}
+        return msgspec.convert(await self._request(PeerOperation.FILE_BEGIN, body), FileBeginAnswer)
+
+    async def add_chunks(
+        self, chat: ChatInfo, uuid: bytes, first: int, chunks: Sequence[bytes]
+    ) -> int:
+        """Chunks of that file; gives the number of the next one. Raises RequestErrors."""
+        body = {"peer": chat.id, "uuid": uuid, "first": first, "chunks": list(chunks)}
+        answer = await self._request(PeerOperation.FILE_CHUNKS, body)
+        return msgspec.convert(answer, FileChunksAnswer).next
+
+    async def finish_file(self, chat: ChatInfo, uuid: bytes) -> int:
+        """The message with that file; gives its sequence once it is kept. Raises RequestErrors."""
+        answer = await self._request(PeerOperation.FILE_SEND, {"peer": chat.id, "uuid": uuid})
+        return msgspec.convert(answer, FileSendAnswer).sequence
+
+    async def read_file(self, chat: ChatInfo, sequence: int, first: int) -> list[bytes]:
+        """Some chunks of the file of a message. Raises RequestErrors."""
+        body = {"peer": chat.id, "sequence": sequence, "first": first, "count": CHUNKS_AT_ONCE}
+        answer = await self._channel.peers(PeerOperation.FILE_READ, body)
+        return msgspec.convert(answer, FileReadAnswer).chunks
+
+    async def transfers(self, chat: ChatInfo) -> list[FileTransfer]:
+        """The files that are on their way; none from a node of an earlier version."""
+        try:
+            answer = await self._request(PeerOperation.FILE_TRANSFERS, {"peer": chat.id})
+        except (Malformed, NotAllowed, UnknownPeer):
+            return []
+        return msgspec.convert(answer, FileTransfersAnswer).transfers
 
     async def invite(self, name: str) -> InviteAnswer:
         """An invite for the peer that will have this name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterable, Iterable, Iterator
 from contextlib import aclosing
 from itertools import islice
@@ -16,13 +17,15 @@ from millpond.actors.errors import (
     Malformed,
     NotAllowed,
     NotFound,
+    RequestError,
     UnknownPeer,
 )
 from millpond.node.chat.actions import Action
 from millpond.node.chat.messages import ChatInfo
 from millpond.node.chat.records import Kind, Record
 from millpond.node.cli.chat import groups
-from millpond.node.cli.chat.client import ChatClient, Page
+from millpond.node.cli.chat.client import UUID_BYTES, ChatClient, Page
+from millpond.node.cli.chat.files import KnownFiles, NotSent, path_of, save_file, send_file
 from millpond.node.cli.chat.screen import Screen
 from millpond.node.cli.chat.search import end_lines, found_line
 from millpond.node.cli.chat.view import (
@@ -60,23 +63,13 @@ HELP = """\
 /reply TEXT       answer the last message        /react 👍   react to it; alone: no reaction
 /edit TEXT        change your last message       /delete     delete it on both sides
 /search WORDS     messages with these words in all conversations
+/file PATH        send a file                    /save [-2] [PATH]   save one that has come
 /last             the last messages: /reply -2 TEXT answers the last but one, and so on
 /group            the members of this group; /group help tells the rest
 Tab completes a command or a name; Alt-Enter begins a new line in the message"""
 COMMANDS = (
-    *(
-        "/add",
-        "/block",
-        "/delete",
-        "/edit",
-        "/group",
-        "/help",
-        "/invite",
-        "/last",
-        "/list",
-        "/quit",
-    ),
-    *("/react", "/reply", "/search", "/verify", "/who"),
+    *("/add", "/block", "/delete", "/edit", "/file", "/group", "/help", "/invite", "/last"),
+    *("/list", "/quit", "/react", "/reply", "/save", "/search", "/verify", "/who"),
 )
 LISTED = 9
 """The number of messages of each side that `/last` lists."""
@@ -104,6 +97,7 @@ class Dialogue:
         self._options = options
         self._chat: ChatInfo  # from `run` on
         self._view = ConversationView("")
+        self._files = KnownFiles()
         self._shown_to = 0
         self._sent_to = -1
         self._unread: dict[str, int] = {}
@@ -127,6 +121,7 @@ class Dialogue:
                 self._watch_peers,
                 self._tell_typing,
                 self._report_changes,
+                self._report_transfers,
                 self._screen.redraw_on_signals,
             ):
                 tasks.start_soon(work)
@@ -191,6 +186,10 @@ class Dialogue:
                 await self._verify(rest.strip())
             case "/reply" | "/edit" | "/delete" | "/react":
                 await self._act(command, rest.strip())
+            case "/file" if rest.strip():
+                await self._send_file(rest.strip())
+            case "/save":
+                await self._save_file(rest.strip())
             case "/last":
                 await self._list_messages()
             case "/search" if rest.strip():
@@ -252,6 +251,46 @@ class Dialogue:
                     state = f"   ({self._view.own_state(message.uuid)})"
                 lines.append(f"-{back}  {who}: {quoted_message(message)}{state}")
         await self._screen.show(lines or ["no messages are shown here"])
+
+    # Files.
+
+    async def _send_file(self, path: str) -> None:
+        if self._chat.group is not None:
+            await self._screen.show(["not sent: groups take no files"])
+            return
+        uuid = os.urandom(UUID_BYTES)
+        try:
+            sequence = await send_file(self._client, self._chat, path_of(path), uuid)
+        except (NotSent, RuntimeError) as error:
+            await self._screen.show([f"not sent: {clean(str(error))}"])
+        except (Malformed, NotAllowed, UnknownPeer) as error:
+            await self._screen.show([f"not sent: {clean(str(error))}"])
+        else:
+            self._sent_to = max(self._sent_to, sequence)
+
+    async def _save_file(self, rest: str) -> None:
+        back, path = _place_and_text(rest)
+        file = next(islice(self._files.received(), back - 1, None), None)
+        if file is None:
+            await self._screen.show([f"there is no such file of {self._chat.name} here"])
+            return
+        try:
+            target = path_of(path or ".")
+            saved, size = await save_file(self._client, self._chat, file, target)
+        except (RequestError, RuntimeError, OSError) as error:
+            await self._screen.show([f"not saved: {clean(str(error))}"])
+        else:
+            await self._screen.show([f"--- saved: {clean(str(saved))} ({size})"])
+
+    async def _report_transfers(self) -> None:
+        """Show how far the files are that are on their way."""
+        while self._screen.is_interactive:
+            await anyio.sleep(POLL_S)
+            files = self._files
+            if files.are_pending:
+                transfers = await self._client.transfers(self._chat)
+                if files is self._files:  # and no other conversation is shown by now
+                    await self._screen.show(list(files.progress(transfers)))
 
     # Commands about peers.
 
@@ -334,6 +373,7 @@ class Dialogue:
         self._chat = info
         names = None if info.group is None else info.group.names
         self._view = ConversationView(info.name, is_accepted=info.accepted, names=names)
+        self._files = KnownFiles()
         self._sent_to, self._shown_to = -1, info.tail
         if self._screen.is_interactive:
             await self._screen.show([f"--- {describe(info)}   (/help tells of commands)"])
@@ -391,6 +431,8 @@ class Dialogue:
             return
         unread_from = max(chat.read, chat.tail - UNREAD_RECORDS_MAX) if chat.unread else chat.tail
         page = await self._read_history(chat, count, unread_from)
+        for sequence, record in page:
+            self._files.learn(sequence, record)
         if unread_from > chat.read and chat.unread and self._screen.is_interactive:
             await self._screen.show(["--- what is unread for longest is not shown: see --history"])
         if self._options.as_json:
@@ -431,8 +473,8 @@ class Dialogue:
             await self._show_objects(records)
             return
         lines: list[str] = []
-        for _, record in records:
-            shown = self._view.take(record)
+        for sequence, record in records:
+            shown = self._view.take(record) + self._files.learn(sequence, record)
             if self._screen.is_interactive:
                 lines += shown
             elif record.kind is Kind.IN and shown:

@@ -218,3 +218,38 @@ async def test_a_history_of_changes_alone_is_not_read_whole(
                 screen.type("/quit")
                 await until(lambda: screen.is_left)  # noqa: B023
         assert bool(screen.said("bob: the first")) is is_shown
+
+
+async def test_files_are_sent_and_saved_and_nothing_is_overwritten(tmp_path: Path) -> None:
+    alice, bob = couple(tmp_path)
+    source, target = tmp_path / "cat.png", tmp_path / "saved"
+    source.write_bytes(b"png" * 100_000)
+    target.mkdir()
+    (target / "cat.png").write_text("mine")
+    for each in (alice, bob):
+        (each.folder / ACCESS_FILE).unlink()
+    async with alice.node(), bob.node():
+        sending, receiving = FakeScreen(), FakeScreen()
+        async with anyio.create_task_group() as tasks:
+            for me, peer, screen in ((alice, "bob", sending), (bob, "alice", receiving)):
+                tasks.start_soon(dialogue, me, peer, screen)
+            sending.type(f"/file {tmp_path / 'nothing'}")
+            await until(lambda: bool(sending.said("there is no such file")))
+            receiving.type("/save")
+            await until(lambda: bool(receiving.said("there is no such file of alice here")))
+            sending.type(f"/file {source}")
+            await until(lambda: bool(sending.said("cat.png: received by the peer")))
+            await until(lambda: bool(receiving.said("cat.png: complete: /save saves it")))
+            receiving.type(f"/save {target}")
+            await until(lambda: bool(receiving.said("--- saved:")))
+            receiving.type(f"/save {target / 'other'}")
+            await until(lambda: len(receiving.said("--- saved:")) == 2)
+            receiving.type(f"/save {target / 'no' / 'folder'}")
+            await until(lambda: bool(receiving.said("not saved:")))
+            sending.type("/quit")
+            receiving.type("/quit")
+        assert receiving.said("file: cat.png (300.0 kB)")
+    assert (target / "cat.png").read_text() == "mine"
+    assert (target / "cat (1).png").read_bytes() == source.read_bytes()
+    assert (target / "other").read_bytes() == source.read_bytes()
+    assert len(list(target.iterdir())) == 3

@@ -9,10 +9,12 @@ from typing import Any
 import anyio
 import pytest
 
+from millpond.actors.errors import Malformed, NotFound
 from millpond.node.chat.records import Kind, Transfer
 from millpond.node.outbox.mailbox import KEYS_SUFFIX, mailbox_of
 from millpond.node.outbox.messages import PeerOperation
 from millpond.node.peers.file_format import CHUNK_BYTES
+from tests.node import encrypted_folders as folders
 from tests.node.chat.chat_client import ask, couple, received, say
 from tests.node.chat.file_client import (
     file_records,
@@ -111,3 +113,78 @@ async def test_a_full_relay_says_so_and_the_file_waits(tmp_path: Path) -> None:
             while "the relay is full" not in await problem():  # noqa: ASYNC110
                 await anyio.sleep(0.02)
         assert not await transfers(here, bob, Kind.FILE_OUT)
+
+
+async def test_a_deleted_message_takes_its_file_with_it(tmp_path: Path) -> None:
+    alice, bob = couple(tmp_path)
+    uuid = os.urandom(16)
+    async with alice.node() as here, bob.node() as there:
+        await send_file(here, "bob", b"oops", uuid=uuid)
+        await until_transfer(there, alice, Kind.FILE_IN, Transfer.RECEIVED)
+        await until_transfer(here, bob, Kind.FILE_OUT, Transfer.RECEIVED)
+        await say(here, "bob", "", action="delete", about=uuid)
+        await until(lambda: not here.peer_services.files.store.files)
+        await until(lambda: not there.peer_services.files.store.files)
+        with pytest.raises(NotFound):
+            await read_file(there, alice)
+
+
+async def test_a_file_is_kept_so_long_and_its_message_stays(tmp_path: Path) -> None:
+    alice, bob = couple(tmp_path)
+    async with alice.node() as here, bob.node(chat_files_age_s=2) as there:
+        await send_file(here, "bob", b"for a while")
+        await until_transfer(there, alice, Kind.FILE_IN, Transfer.RECEIVED)
+        store = there.peer_services.files.store
+        (kept,) = store.files
+        assert 0 < kept.until - kept.made_at <= 2.1
+
+        def is_removed() -> bool:
+            store.wakeup()
+            return not store.files
+
+        await until(is_removed)
+        assert len(await file_records(there, alice, Kind.IN)) == 1
+        with pytest.raises(NotFound):
+            await read_file(there, alice)
+        assert here.peer_services.files.store.files
+
+
+async def test_a_file_that_was_not_finished_is_begun_again(tmp_path: Path) -> None:
+    alice, bob = couple(tmp_path)
+    uuid, data = os.urandom(16), os.urandom(3 * CHUNK_BYTES)
+    body = {"peer": "bob", "uuid": uuid}
+    begin = body | {"size": len(data), "name": "a"}
+    async with alice.node() as here:
+        assert (await ask(here, PeerOperation.FILE_BEGIN, **begin))["next"] == 0
+        part = [data[:CHUNK_BYTES]]
+        for _ in range(2):  # asked again: the answer was lost
+            answer = await ask(here, PeerOperation.FILE_CHUNKS, first=0, chunks=part, **body)
+            assert answer["next"] == 1
+        assert (await ask(here, PeerOperation.FILE_BEGIN, **begin))["next"] == 1
+        with pytest.raises(Malformed, match="not complete"):
+            await ask(here, PeerOperation.FILE_SEND, **body)
+    async with alice.node() as here:
+        with pytest.raises(NotFound):
+            await ask(here, PeerOperation.FILE_CHUNKS, first=1, chunks=part, **body)
+        await until(lambda: not here.peer_services.files.store.files)
+        sent = await send_file(here, "bob", data, uuid=uuid)
+        assert await ask(here, PeerOperation.FILE_SEND, **body) == sent
+        assert await read_file(here, bob, Kind.OUT) == data
+        assert (await ask(here, PeerOperation.FILE_BEGIN, **begin))["is_sent"]
+
+
+async def test_nothing_of_a_file_is_in_clear_in_an_encrypted_folder(tmp_path: Path) -> None:
+    alice, bob = couple(tmp_path)
+    folders.encrypt(bob.folder)
+    file = folders.passphrase_file(tmp_path)
+    data = b"a secret of Alice and Bob " * 5000
+    async with alice.node() as here, bob.node(passphrase_file=file) as there:
+        await send_file(here, "bob", data, "secret.txt")
+        await until_transfer(there, alice, Kind.FILE_IN, Transfer.RECEIVED)
+        assert await read_file(there, alice) == data
+        ((_, record),) = await file_records(there, alice, Kind.IN)
+    assert record.file is not None
+    needles = [b"secret of Alice", b"secret.txt", record.file.key.encode()]
+    assert folders.files_with(bob.folder, needles) == []
+    async with bob.node(passphrase_file=file) as there:
+        assert await read_file(there, alice) == data

@@ -377,3 +377,27 @@ async def test_so_many_requests_are_carried_out_at_once(tmp_path: Path) -> None:
                     tasks.start_soon(channel.peers, PeerOperation.FILE_OFFER, forged.offer)
             assert most == file_requests.HANDLED_AT_ONCE
             assert there.peer_services.files.limiter.total_tokens == files.TRANSFERS_AT_ONCE
+
+
+async def test_what_is_stored_stays_when_a_node_or_the_relay_starts_again(tmp_path: Path) -> None:
+    alice, bob = couple(tmp_path)
+    forged = Forged(os.urandom(3 * CHUNK_BYTES))
+    async with alice.node() as here, bob.node():
+        await announce(here, alice, bob, forged.file)
+        async with connected(alice, bob, bob) as channel:
+            await offered(channel, forged)
+            assert await put(channel, forged, 0, forged.chunks[:2]) == 2
+    async with bob.node() as there:
+        async with connected(alice, bob, bob) as channel:
+            assert (await offered(channel, forged))["next"] == 2
+            assert await put(channel, forged, 2, forged.chunks[2:]) == 3
+        await until_transfer(there, alice, Kind.FILE_IN, Transfer.RECEIVED)
+    async with bob.node():
+        async with connected(alice, bob, bob) as channel:
+            assert (await offered(channel, forged))["next"] == 3
+    relay, carol, dave = relayed(tmp_path / "relayed")
+    async with relay.node(), connected(carol, relay, dave) as channel:
+        await offered(channel, forged)
+        assert await put(channel, forged, 0, forged.chunks[:1]) == 1
+    async with relay.node(), connected(carol, relay, dave) as channel:
+        assert (await offered(channel, forged))["next"] == 1
