@@ -20,6 +20,7 @@ from millpond.actors.channels.context import ChannelInfo, DeliveryCounters
 from millpond.actors.errors import ERRORS, Malformed, NotAllowed, OutcomeUnknown
 from millpond.actors.messages import Durability, Mode, Rights
 from millpond.actors.queue_settings import QueueTable
+from millpond.actors.queue_stats import QueueStats
 from millpond.actors.runtime.scheduler import RuntimeCounters, Scheduler
 from millpond.actors.store.changes import Origin, StoredMessage
 from millpond.actors.store.durable import DurableStore
@@ -265,6 +266,8 @@ class StatusSources(msgspec.Struct):
     """The issued tokens by id."""
     queues: Mapping[bytes, DeliveryCounters]
     """The counters of queues, which `delivery` has as well."""
+    queue_stats: Callable[[], QueueStats]
+    """The counts of all queues together."""
     queue_table: QueueTable
     peers: Callable[[], list[PeerRow]]
     directory: Directory

@@ -740,6 +740,7 @@ class Node:
             activity=self._activity,
             events=self.events,
             queues=self._queues.by_name,
+            queue_stats=lambda: self._queues.stats,
             queue_table=self._channels.queue_table,
             peers=self.peer_services.peer_rows,
             directory=self._streams.directory,

@@ -16,6 +16,7 @@ import msgspec
 
 from millpond.actors.channels import leases, queries
 from millpond.actors.channels.buffer import Buffer
+from millpond.actors.channels.consumer import Consumer
 from millpond.actors.channels.context import ChannelContext, ChannelInfo
 from millpond.actors.channels.dead_letters import (
     DEAD_SUFFIX,
@@ -302,7 +303,7 @@ class Channel:
             reply: Reply | None = None
             # The most frequent messages come first, and with the fewest calls.
             if type(message) is Ack:
-                acked += self._ack(port, message.id, effects)
+                acked += self._ack(port, message.id, now, effects)
             elif type(message) is Put:
                 if identity is None:
                     at = publisher.put_run(messages, at, port.number, now, effects, self)
@@ -641,7 +642,7 @@ class Channel:
 
     # Acks, nacks and leases.
 
-    def _ack(self, port: Port, message_id: int, effects: Effects) -> bool:
+    def _ack(self, port: Port, message_id: int, now: float, effects: Effects) -> bool:
         """True: the ack is of a message that is here, and not the sender's own."""
         row = self.buffer.rows.get(message_id)
         if row is None or (self.dead_letters and self.dead_letters.is_expired(message_id)):
@@ -654,11 +655,19 @@ class Channel:
         ):
             return False
         place = None if is_dead_letter_channel(self.name) else self._flow_step(message_id)
+        if self.context.durations is not None:
+            self.time_attempt(consumer, message_id, now)
         if self.delivery.ack(consumer, message_id):
             self.remove(message_id, effects)
             if place is not None:  # of a worker that does not know of flows: it has no result
                 effects.posts += ((FLOWS, EndStep(0, self.name, *place, message_id, b"", 0)),)
         return True
+
+    def time_attempt(self, consumer: Consumer, message_id: int, now: float) -> None:
+        """A consumer has ended its attempt at a job: count how long it had the job."""
+        lease, durations = consumer.leases.get(message_id), self.context.durations
+        if lease is not None and durations is not None:
+            durations.add(now - lease.since)
 
     def _nack(self, port: Port, nack: Nack, now: float, effects: Effects) -> None:
         delivery, counters = self.delivery, self.context.counters
@@ -671,6 +680,8 @@ class Channel:
             counters.nacks += nack.id in consumer.leases
             delivery.decline(consumer, nack.id)
             return
+        if nack.reason is not NackReason.BUSY:
+            self.time_attempt(consumer, nack.id, now)
         count = delivery.nack(consumer, nack, now)
         if count is None:
             return
@@ -687,7 +698,7 @@ class Channel:
             self.give_up(nack.id, nack.reason.value, now, effects)
         else:
             log.info("message rejected: channel=%r id=%d", self.name, nack.id)
-            self._ack(port, nack.id, effects)
+            self._ack(port, nack.id, now, effects)
 
     def _count_failed(
         self, failed: dict[int, int], reason: str, now: float, effects: Effects

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, fields
 from math import inf
 from random import Random
@@ -11,9 +11,11 @@ import msgspec
 
 from millpond.actors.channels.settings import NodeLimits
 from millpond.actors.clock_jump import ClockJump
+from millpond.actors.histogram import Histogram
 from millpond.actors.ids import IdSource
 from millpond.actors.messages import Mode
 from millpond.actors.queue_settings import QueueTable
+from millpond.actors.queue_stats import JOB_SECONDS, QueueStats
 from millpond.actors.store.interface import Health, Usage
 
 
@@ -55,6 +57,8 @@ class QueueCounters:
     def __init__(self, shared: DeliveryCounters) -> None:
         self.shared = shared
         self.by_name: dict[bytes, DeliveryCounters] = {}
+        self.durations: dict[bytes, Histogram] = {}
+        """Of attempts, from the push of a job until its worker has ended it."""
 
     def of(self, name: bytes, mode: Mode) -> DeliveryCounters:
         """The counters for a channel of this mode."""
@@ -63,7 +67,18 @@ class QueueCounters:
         found = self.by_name.get(name)
         if found is None and len(self.by_name) < QUEUES_COUNTED_MAX:
             found = self.by_name[name] = DeliveryCounters()
+            self.durations[name] = Histogram(JOB_SECONDS)
         return found or self.shared
+
+    def stats_of(self, name: bytes) -> QueueStats | None:
+        """The counts of a queue; None if it has none of its own."""
+        counters = self.by_name.get(name)
+        return None if counters is None else _stats([counters], [self.durations[name]])
+
+    @property
+    def stats(self) -> QueueStats:
+        """The counts of all queues that are counted by themselves."""
+        return _stats(self.by_name.values(), self.durations.values())
 
     @property
     def total(self) -> DeliveryCounters:
@@ -72,6 +87,19 @@ class QueueCounters:
         return DeliveryCounters(
             *(sum(getattr(each, field.name) for each in every) for field in fields(self.shared))
         )
+
+
+def _stats(counters: Collection[DeliveryCounters], durations: Collection[Histogram]) -> QueueStats:
+    return QueueStats(
+        put=sum(each.kept for each in counters),
+        done=sum(each.acks for each in counters),
+        failed=sum(each.nacks for each in counters),
+        lost=sum(each.timeouts + each.lost for each in counters),
+        dead=sum(each.dead_letters for each in counters),
+        durations=tuple(map(sum, zip(*(each.counts for each in durations), strict=True)))
+        or QueueStats().durations,
+        seconds=sum(each.total for each in durations),
+    )
 
 
 @dataclass(slots=True)
@@ -107,6 +135,8 @@ class ChannelContext(msgspec.Struct, frozen=True):
     uncorrected: set[bytes] = msgspec.field(default_factory=set)
     created: dict[bytes, Mode] = msgspec.field(default_factory=dict)
     queues: QueueCounters | None = None
+    durations: Histogram | None = None
+    """The durations of attempts, of a queue that has counters of its own."""
     queue_table: QueueTable = msgspec.field(default_factory=QueueTable)
 
     def of_mode(self, name: bytes, mode: Mode) -> ChannelContext:
@@ -114,9 +144,10 @@ class ChannelContext(msgspec.Struct, frozen=True):
         if self.queues is None:
             return self
         counters = self.queues.of(name, mode)
-        return (
-            self if counters is self.counters else msgspec.structs.replace(self, counters=counters)
-        )
+        if counters is self.counters:
+            return self
+        durations = None if counters is self.queues.shared else self.queues.durations[name]
+        return msgspec.structs.replace(self, counters=counters, durations=durations)
 
 
 class ChannelInfo(msgspec.Struct, frozen=True):

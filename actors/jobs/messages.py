@@ -14,6 +14,7 @@ import msgspec
 from millpond.actors.errors import Code
 from millpond.actors.jobs.recurrence import Recurrence
 from millpond.actors.messages import JobReply, JobRequest
+from millpond.actors.queue_stats import QueueStats
 
 STEPS_MAX = 1000
 """The most steps of a flow."""
@@ -231,9 +232,10 @@ class RejectJob(JobRequest, frozen=True, gc=False):
 
 class CountJobs(JobRequest, frozen=True, gc=False):
     """Count the jobs. `stop`: nothing more is pushed to the client until its next `Credit`.
-    Answered by `JobCounts`."""
+    `with_stats`: with those of the queue. Answered by `JobCounts`."""
 
     stop: bool = False
+    with_stats: bool = False
 
 
 class RetryDeadLetters(JobRequest, frozen=True, gc=False):
@@ -542,3 +544,4 @@ class JobCounts(JobReply, frozen=True, gc=False):
     dead: int = 0
     is_paused: bool = False
     limited: int = 0
+    stats: QueueStats | None = None

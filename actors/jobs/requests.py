@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from millpond.actors.channels.buffer import Buffer
+from millpond.actors.channels.consumer import Consumer
 from millpond.actors.channels.context import ChannelContext
 from millpond.actors.channels.dead_letters import (
     DEAD_SUFFIX,
@@ -81,6 +82,9 @@ class JobChannel(Protocol):
 
     def give_up(self, message_id: int, reason: str, now: float, effects: Effects) -> None:
         """Make a dead letter of a message."""
+
+    def time_attempt(self, consumer: Consumer, message_id: int, now: float) -> None:
+        """A consumer has ended its attempt at a job."""
 
     def attributes_of(self, message_id: int) -> tuple[float, bytes]:
         """The time at which a message is due, and its unique key."""
@@ -177,11 +181,12 @@ class _JobHandler:
                 return self._take(request)
             case m.ListWorkers():
                 return m.WorkerPage(request.number, *self._view().workers(request))
-            case m.CountJobs(stop=stop):
+            case m.CountJobs(stop=stop, with_stats=with_stats):
                 delivery = self._channel.delivery
                 if stop and (consumer := delivery.consumers.get(self._port)) is not None:
                     delivery.stop(consumer)
-                self._pass_on(CountDeadLetters(request.number, self._counts(request.number)))
+                counts = self._counts(request.number, with_stats)
+                self._pass_on(CountDeadLetters(request.number, counts))
             case m.RetryDeadLetters():
                 self._pass_on(TakeDeadLetters(request.number, request.ids))
             case m.PurgeDeadLetters():
@@ -323,6 +328,7 @@ class _JobHandler:
         consumer = channel.delivery.consumers.get(self._port)
         if consumer is None or channel.buffer.get(request.id, now) is None:
             return Failed(request, Code.LEASE_LOST)
+        channel.time_attempt(consumer, request.id, now)
         count = channel.delivery.nack(consumer, Nack(request.id, NackReason.REJECT), now)
         if count is None:
             return Failed(request, Code.LEASE_LOST)
@@ -373,6 +379,9 @@ class _JobHandler:
         if job in channel.buffer.rows:
             channel.context.counters.acks += 1
             channel.acked += 1
+            holder = self._view().holder(job)
+            if holder is not None:
+                channel.time_attempt(holder, job, self._now)
             self._remove_held(job)
         return m.JobDone(request.number, m.JobState.LEASED)
 
@@ -411,13 +420,18 @@ class _JobHandler:
         found = view.row(row, len(row.data))
         return m.JobFound(request.number, with_all_data(found, request.bytes_max))
 
-    def _counts(self, number: int) -> m.JobCounts:
+    def _counts(self, number: int, with_stats: bool) -> m.JobCounts:
         now = job_totals(self._channel, self._now)
         oldest = self._view().oldest_ready()
         delivery = self._channel.delivery
         counts = (now.ready, now.delayed, now.running, now.workers, oldest)
+        queues = self._channel.context.queues
         return m.JobCounts(
-            number, *counts, is_paused=delivery.is_paused, limited=min(now.ready, delivery.held)
+            number,
+            *counts,
+            is_paused=delivery.is_paused,
+            limited=min(now.ready, delivery.held),
+            stats=queues.stats_of(self._channel.name) if with_stats and queues else None,
         )
 
     # Dead letters that come back.

@@ -21,6 +21,7 @@ from millpond.actors.store.durable import DurableStore
 from millpond.node.environment import installed_version
 from millpond.node.peers.identity import peer_id
 from millpond.node.replica.interface import ReplicaInfo
+from millpond.transports.p2p.jobs.bodies import JobStatsBody
 from millpond.transports.server.interface import ConnectionSummary
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class PeerTraffic(msgspec.Struct, frozen=True):
 class OverviewReply(msgspec.Struct):
     """The node at `at`, in seconds of a clock that is never set. `latencies`: counts by `bounds`
     (seconds) of each protocol, and of `commit` and `sync`. `open`: connections by listener.
-    `peers`: those that moved most over their open connections."""
+    `peers`: those that moved most over their open connections. `jobs`: of all queues together."""
 
     version: str
     at: float
@@ -109,6 +110,7 @@ class OverviewReply(msgspec.Struct):
     counters: dict[str, int]
     open: dict[str, int]
     peers: list[PeerTraffic]
+    jobs: JobStatsBody
     bounds: tuple[float, ...]
     latencies: dict[str, list[int]]
     memory: MemoryOverview
@@ -155,6 +157,7 @@ def overview(sources: StatusSources, *, names_peers: bool) -> OverviewReply:
         counters=counters,
         open=Counter(each.listener for each in summaries),
         peers=_peers(summaries),
+        jobs=JobStatsBody.of(sources.queue_stats()),
         bounds=SECONDS,
         latencies={name: list(counts) for name, counts in latencies.items()},
         memory=_memory(sources),

@@ -193,6 +193,35 @@ async def test_a_failed_job_shows_the_traceback_of_its_attempt(tab: Tab, node: N
     assert not await tab.run("'ran' in window")
 
 
+@task(queue="mail", attempts=1)
+async def sleeps(payload: float) -> None:
+    await anyio.sleep(payload)
+    if payload > 0.1:
+        raise LookupError
+
+
+async def test_throughput_and_durations_of_jobs_are_charts(tab: Tab, node: Node) -> None:
+    labels = "[...document.querySelectorAll('.chart svg')].map((each) => each.ariaLabel).join()"
+    moving = "/Jobs: put [0-9.]+\\/s, done [0-9.]+\\/s, failed [1-9]/"
+    took = "/Attempts take: half [0-9.]+ ms, 99 % [1-4][0-9]+ ms/"
+    async with Queue(url(node), "mail") as queue, Worker(url(node), [sleeps]) as worker:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(worker.run)
+            tasks.start_soon(puts, queue)
+            for path in ("jobs", "queue/jobs%2fmail"):
+                await tab.open(page(node, path))
+                for wanted in (moving, took):
+                    await tab.until(f"{wanted}.test({labels})", 20)
+            tasks.cancel_scope.cancel()
+
+
+async def puts(queue: Queue) -> None:
+    while True:
+        for seconds in (0.01, 0.01, 0.01, 0.01, 0.3):
+            await queue.put(seconds)
+            await anyio.sleep(0.1)
+
+
 async def chosen(tab: Tab, title: str) -> None:
     """Choose a part of the page by its tab."""
     await press_button(tab, title, "[role=tablist]")

@@ -7,8 +7,9 @@ import { flow } from "./flows.js";
 import { job } from "./job.js";
 import { queue, queues } from "./jobs.js";
 import { Node, explain, poll } from "./node.js";
-import { Sampler, overview } from "./overview.js";
+import { overview } from "./overview.js";
 import { peer, peers } from "./peers.js";
+import { Sampler } from "./samples.js";
 import { stream, streams } from "./streams.js";
 
 const SAMPLE_MS = 2000;

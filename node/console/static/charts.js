@@ -7,7 +7,7 @@ const POINTS_MIN = 30;
 const [WIDTH, HEIGHT] = [300, 72];
 
 /** A chart: `format` gives the text of a value, `series` the names, one line each; `isBinary`: of bytes. */
-export class Chart {
+class Chart {
   constructor(title, format, series, isBinary = false) {
     this.isBinary = isBinary;
     this.format = format;
@@ -99,6 +99,24 @@ export class Chart {
     }
     write(this.when, found ? new Date(found.at).toLocaleTimeString() : "");
     this.tell(found ?? this.points.at(-1));
+  }
+}
+
+/** Several charts of the same points: [title, format, [[label, field]], isBinary] of each. */
+export class Charts {
+  constructor(kinds, label = "Charts of the last five minutes") {
+    this.charts = kinds.map(([title, format, series, isBinary]) => ({
+      fields: series.map(([, field]) => field),
+      chart: new Chart(title, format, series.map(([name]) => name), isBinary),
+    }));
+    this.element = h("section", { class: "charts", "aria-label": label }, ...this.charts.map(({ chart }) => chart.element));
+  }
+
+  /** Points are {at (ms), and the fields}, the oldest first. */
+  draw(points) {
+    for (const { fields, chart } of this.charts) {
+      chart.draw(points.map((each) => ({ at: each.at, values: fields.map((field) => each[field]) })));
+    }
   }
 }
 

@@ -1,6 +1,7 @@
 // Job queues: the list, and one queue with its jobs by state, workers, flows, schedules and limits.
 
 import { Rates, patternOf, purgeDead, putAt, retryAll } from "./channels.js";
+import { Charts } from "./charts.js";
 import { ask, attempt } from "./dialogs.js";
 import { announce, badge, empty, h, panel, show, tile, write } from "./dom.js";
 import { jobBytes, payloadOf, queueName, summary } from "./envelope.js";
@@ -10,6 +11,7 @@ import { askMove, moveJob } from "./job.js";
 import { limitsView } from "./limits.js";
 import { explain, isDenied, isRefused, poll } from "./node.js";
 import { Pages } from "./pages.js";
+import { JOB_CHARTS, QueueSampler } from "./samples.js";
 import { schedulesView } from "./schedules.js";
 import { Table } from "./table.js";
 import { Tabs } from "./tabs.js";
@@ -27,7 +29,7 @@ const RESULTS = /\/r\/[0-9a-f]{32}$/;
 
 const suffixed = (own, suffix) => Uint8Array.from([...own, ...raw(suffix)]);
 
-export function queues({ node, signal }) {
+export function queues({ node, sampler, signal }) {
   let names = [];
   const [rates, status] = [new Rates(), h("p", { class: "hint", role: "status" })];
   const search = h("input", { type: "search", placeholder: "Find a queue, press /", "aria-label": "Find a queue", autocomplete: "off", spellcheck: "false" });
@@ -77,6 +79,14 @@ export function queues({ node, signal }) {
     await draw();
     return { last: names.at(-1) ?? null, more };
   });
+  const charts = new Charts(JOB_CHARTS, "All queues in the last five minutes");
+  const drawCharts = () => {
+    const points = sampler.points.filter(({ jobs }) => jobs !== null).map(({ at, jobs }) => ({ at, ...jobs }));
+    charts.element.hidden = Boolean(sampler.error) || points.length === 0;
+    charts.draw(points);
+  };
+  sampler.addEventListener("sample", drawCharts, { signal });
+  drawCharts();
   const told = (error) => write(status, error === null ? "" : explain(error));
   const look = () => pages.first().then(() => told(null), told);
   let typing = 0;
@@ -86,7 +96,7 @@ export function queues({ node, signal }) {
   });
   look();
   poll(signal, EVERY_MS, () => (names.length === 0 ? pages.first() : draw()), told);
-  const element = h("div", { class: "view" }, h("header", { class: "head" }, h("h1", {}, "Job queues"), search), status,
+  const element = h("div", { class: "view" }, h("header", { class: "head" }, h("h1", {}, "Job queues"), search), status, charts.element,
     panel("Queues", { class: "panel bare" }, table.element), pages.element,
     h("p", { class: "hint" }, "Queues are the channels jobs/NAME of mode queue. Others open from the list of channels."));
   return { title: "Jobs", element };
@@ -123,7 +133,10 @@ export function queue({ node, signal, query }, [part]) {
     pages.first().then(() => told(null), told);
   };
   async function counts() {
-    const found = await node.jobs(own, COUNTS);
+    const found = await node.jobs(own, COUNTS, { stats: true });
+    sampled.take(found.stats ?? null);
+    charts.element.hidden = sampled.points.length === 0;
+    charts.draw(sampled.points);
     const { page: [row] } = await node.admin(CHANNELS, { names: [own] });
     const [{ outRate = null, inRate = null } = {}] = row === undefined ? [] : rates.of([row]);
     paused = found.paused === true;
@@ -141,6 +154,8 @@ export function queue({ node, signal, query }, [part]) {
       tile("Done", outRate === null ? "–" : rate(outRate), waitText(found, inRate, outRate)));
   }
   const rates = new Rates();
+  const [sampled, charts] = [new QueueSampler(), new Charts(JOB_CHARTS, "This queue in the last minutes")];
+  charts.element.hidden = true;
   const [workers, flows] = [workersView(node, own), flowsView(node, own)];
   const [schedules, limits] = [schedulesView(node, own, rights), limitsView(node, own, rights)];
   const again = { workers, flows, schedules, limits };
@@ -180,6 +195,7 @@ export function queue({ node, signal, query }, [part]) {
     rights.note(),
     status,
     tiles,
+    charts.element,
     tabs.element,
   );
   return { title: queueName(own), element };

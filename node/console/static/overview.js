@@ -1,107 +1,19 @@
 // The overview: health in words, charts of the last minutes, store, memory, connections, and what is busy.
 
-import { Chart, POINTS } from "./charts.js";
+import { Charts } from "./charts.js";
 import { attempt } from "./dialogs.js";
 import { badge, empty, facts, h, panel, show, write } from "./dom.js";
 import { bytes, count, duration, escaped, name, percent, plain, plural, rate, short } from "./format.js";
 import { HEAVY, explain, isDenied, poll } from "./node.js";
 import { movesOf } from "./peers.js";
+import { DISK } from "./samples.js";
 import { Table } from "./table.js";
 
-const OVERVIEW = 17;
 const ACTIVITY = 11;
 const BUSY_MS = 5000;
 /** Of more channels and streams than this, the node looks for the busiest only when somebody asks. */
 const BUSY_CELLS_MAX = 20_000;
-const DISK = ["commit", "sync"];
 const PEERS_SHOWN = 10;
-
-/** Samples of the node, and what they say of the time between them. */
-export class Sampler extends EventTarget {
-  constructor(node) {
-    super();
-    this.node = node;
-    this.last = null;
-    this.points = [];
-    /** The traffic of peers' connections, by their ids. */
-    this.peers = new Map();
-  }
-
-  async take() {
-    const sample = await this.node.admin(OVERVIEW);
-    const before = this.last;
-    this.last = sample;
-    this.error = null;
-    this.peers = new Map((sample.peers ?? []).map((each) => [each.id, { ...each, at: sample.at, rate: rateOf(each, this.peers.get(each.id), sample.at) }]));
-    // Counters of another run begin anew.
-    if (before !== null && sample.at > before.at && sample.uptime_s >= before.uptime_s) {
-      this.points.push({ at: Date.now(), ...between(before, sample) });
-      this.points.splice(0, this.points.length - POINTS);
-    }
-    this.dispatchEvent(new Event("sample"));
-  }
-
-  failed(error) {
-    this.error = error;
-    this.dispatchEvent(new Event("sample"));
-  }
-}
-
-/** Bytes a second of a peer; null: not known yet, or a connection has closed meanwhile. */
-function rateOf(peer, before, at) {
-  return before === undefined || at <= before.at || peer.bytes < before.bytes ? null : (peer.bytes - before.bytes) / (at - before.at);
-}
-
-/** Rates, latencies and sizes between two samples. */
-function between(before, now) {
-  const seconds = now.at - before.at;
-  const of = (counter) => ((now.counters[counter] ?? 0) - (before.counters[counter] ?? 0)) / seconds;
-  const protocols = Object.keys(now.latencies).filter((each) => !DISK.includes(each));
-  const requests = (each) => of(`${each}_requests`);
-  const answered = sums(protocols.map((each) => rises(before.latencies[each], now.latencies[each])));
-  const commits = rises(before.latencies.commit, now.latencies.commit);
-  return {
-    kept: of("kept"),
-    acks: of("acks"),
-    appended: of("appended"),
-    requests: protocols.reduce((sum, each) => sum + requests(each), 0),
-    median: quantile(answered, now.bounds, 0.5),
-    slow: quantile(answered, now.bounds, 0.99),
-    commit: quantile(commits, now.bounds, 0.99),
-    written: of("written_bytes"),
-    cpu: (now.cpu_s - before.cpu_s) / seconds,
-    rss: now.memory.rss,
-    protocols: Object.fromEntries(
-      protocols.map((each) => {
-        const counts = rises(before.latencies[each], now.latencies[each]);
-        return [each, { requests: requests(each), slow: quantile(counts, now.bounds, 0.99) }];
-      }),
-    ),
-  };
-}
-
-function rises(before, now) {
-  return now === undefined ? [] : now.map((value, at) => value - (before?.[at] ?? 0));
-}
-
-function sums(lists) {
-  return lists.reduce((all, each) => each.map((value, at) => value + (all[at] ?? 0)), []);
-}
-
-/** The value below which this part of all is, by the upper bounds of their classes; null of none. */
-function quantile(counts, bounds, part) {
-  const all = counts.reduce((sum, value) => sum + value, 0);
-  if (all === 0) return null;
-  let left = all * part;
-  for (let at = 0; at < counts.length; at += 1) {
-    if (left <= counts[at]) {
-      const [low, high] = [at === 0 ? 0 : bounds[at - 1], bounds[at] ?? bounds.at(-1)];
-      return low + ((high - low) * left) / counts[at];
-    }
-    left -= counts[at];
-  }
-  return bounds.at(-1);
-}
 
 const CHARTS = [
   ["Messages", rate, [["in", "kept"], ["acknowledged", "acks"]]],
@@ -113,9 +25,7 @@ const CHARTS = [
 ];
 
 export function overview({ node, sampler, signal }) {
-  const charts = CHARTS.map(
-    ([title, format, series, isBinary]) => new Chart(title, format, series.map(([label]) => label), isBinary),
-  );
+  const charts = new Charts(CHARTS);
   const health = h("div", { class: "health", role: "status" });
   const tiles = h("div", { class: "tiles" });
   const store = panel("Store");
@@ -154,10 +64,7 @@ export function overview({ node, sampler, signal }) {
     const point = sampler.points.at(-1);
     show(health, ...healthOf(sample));
     show(tiles, ...tilesOf(sample));
-    charts.forEach((chart, at) => {
-      const fields = CHARTS[at][2].map(([, field]) => field);
-      chart.draw(sampler.points.map((each) => ({ at: each.at, values: fields.map((field) => each[field]) })));
-    });
+    charts.draw(sampler.points);
     show(store, h("h2", {}, "Store"), storeOf(sample));
     show(memory, h("h2", {}, "Memory"), memoryOf(sample.memory));
     replica.hidden = !sample.replica;
@@ -190,7 +97,7 @@ export function overview({ node, sampler, signal }) {
     h("h1", {}, "Overview"),
     health,
     tiles,
-    h("section", { class: "charts", "aria-label": "Charts of the last five minutes" }, ...charts.map((chart) => chart.element)),
+    charts.element,
     h("div", { class: "columns" }, store, memory, replica),
     h("div", { class: "columns" }, panel("Connections by protocol", {}, protocols.element), panel("Connections by peer", {}, peers.element)),
     large,

@@ -7,14 +7,13 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from millpond.actors.histogram import Histogram
+from millpond.actors.queue_stats import JOB_SECONDS
 
 OutcomeName = Literal["done", "failed", "rejected", "lost", "cancelled", "returned"]
 OUTCOMES: tuple[OutcomeName, ...] = get_args(OutcomeName)
 TASKS_MAX = 100
 """The most tasks of all queues that are counted by name; the others are `_other`."""
 OTHER = "_other"
-SECONDS = (0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0)
-"""Bounds of durations of jobs."""
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -80,7 +79,7 @@ class AttemptCounts(msgspec.Struct):
 class TaskStats(AttemptCounts):
     """The attempts of one task of a queue, and their durations in seconds."""
 
-    seconds: Histogram = msgspec.field(default_factory=lambda: Histogram(SECONDS))
+    seconds: Histogram = msgspec.field(default_factory=lambda: Histogram(JOB_SECONDS))
 
 
 class WorkerStats(AttemptCounts):

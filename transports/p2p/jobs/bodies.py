@@ -23,6 +23,7 @@ from millpond.actors.queue_settings import (
     Rate,
     SetQueue,
 )
+from millpond.actors.queue_stats import JOB_SECONDS, QueueStats
 from millpond.transports.p2p.bodies import read_body
 from millpond.transports.p2p.nacks import CODES
 
@@ -190,9 +191,11 @@ class DeadBody(_Body, frozen=True):
 
 
 class CountsBody(_Body, frozen=True):
-    """`stop`: nothing more is to be pushed here, until CREDIT."""
+    """`stop`: nothing more is to be pushed here, until CREDIT. `stats`: the counts of the queue
+    since the start of the node are wanted as well."""
 
     stop: bool = False
+    stats: bool = False
 
 
 class RejectBody(_Body, frozen=True):
@@ -385,9 +388,29 @@ class DeadCountBody(msgspec.Struct, frozen=True):
     more: bool
 
 
+class JobStatsBody(msgspec.Struct, frozen=True):
+    """The counts of a queue since the start of the node. `durations`: how many attempts that a
+    worker ended took up to each of the `bounds` (seconds), and longer, in `seconds` together."""
+
+    put: int
+    done: int
+    failed: int
+    lost: int
+    dead: int
+    bounds: tuple[float, ...]
+    durations: tuple[int, ...]
+    seconds: float
+
+    @classmethod
+    def of(cls, stats: QueueStats) -> JobStatsBody:
+        """The body of these counts."""
+        counts = stats.put, stats.done, stats.failed, stats.lost, stats.dead
+        return cls(*counts, JOB_SECONDS, stats.durations, stats.seconds)
+
+
 class JobCountsBody(msgspec.Struct, frozen=True):
     """COUNTS. `oldest`: since when the oldest ready job is ready; `limited` of them wait for a
-    limit."""
+    limit. `stats`: where they are wanted, of a queue that has its own."""
 
     ready: int
     delayed: int
@@ -397,6 +420,7 @@ class JobCountsBody(msgspec.Struct, frozen=True):
     oldest: int
     paused: bool = False
     limited: int = 0
+    stats: JobStatsBody | msgspec.UnsetType = msgspec.UNSET
 
 
 class ScheduleDoneBody(msgspec.Struct, frozen=True):
@@ -518,7 +542,8 @@ def request_of(
         case JobOperation.PURGE_DEAD:
             return m.PurgeDeadLetters(number, _ids(body))
         case JobOperation.COUNTS:
-            return m.CountJobs(number, read_body(body, CountsBody).stop)
+            counted = read_body(body, CountsBody)
+            return m.CountJobs(number, counted.stop, counted.stats)
         case JobOperation.REJECT:
             reject = read_body(body, RejectBody)
             return m.RejectJob(number, reject.id, reject.reason)
@@ -588,7 +613,8 @@ def answer_body(reply: JobReply) -> bytes:
         case m.JobCounts(ready=ready, delayed=delayed, leased=leased):
             oldest = _ms(reply.oldest)
             dead, workers, held = reply.dead, reply.workers, (reply.is_paused, reply.limited)
-            answer = JobCountsBody(ready, delayed, leased, dead, workers, oldest, *held)
+            stats = msgspec.UNSET if reply.stats is None else JobStatsBody.of(reply.stats)
+            answer = JobCountsBody(ready, delayed, leased, dead, workers, oldest, *held, stats)
         case _:
             raise AssertionError(f"{reply} is no answer about jobs")
     return msgspec.msgpack.encode(answer)
