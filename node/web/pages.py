@@ -14,7 +14,18 @@ from millpond.transports.websocket.http_pages import Form, Page, Site
 HTML, CSS = "text/html; charset=utf-8", "text/css; charset=utf-8"
 SCRIPT, ICON, JSON = "text/javascript; charset=utf-8", "image/svg+xml", "application/json"
 SCRIPTS = (
-    *("chat", "conversation", "elements", "format", "frame", "home", "login", "msgpack", "p2p"),
+    *(
+        "chat",
+        "conversation",
+        "elements",
+        "format",
+        "frame",
+        "groups",
+        "home",
+        "login",
+        "msgpack",
+        "p2p",
+    ),
     *("peer_list", "rows", "search", "sheets", "tabs", "timeline"),
 )
 FILES = {

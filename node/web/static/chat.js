@@ -2,6 +2,7 @@
 
 import { announce, byId } from "./elements.js";
 import { Frame } from "./frame.js";
+import { newGroup, showGroup } from "./groups.js";
 import { Home } from "./home.js";
 import * as login from "./login.js";
 import { Lost, Refused } from "./p2p.js";
@@ -184,6 +185,7 @@ class Page {
     this.open = id;
     const talk = this.talkOf(chat);
     talk.isAccepted = chat.accepted;
+    if (chat.group) talk.names ??= {};
     this.people.show(this.chats, id);
     this.frame.showChat(chat);
     this.frame.openTalk(talk, chat);
@@ -195,6 +197,15 @@ class Page {
     return this.talks.get(chat.id);
   }
 
+  /** The names of the members of a group, where an author has none yet. */
+  async learnNames(talk) {
+    const isNamed = ({ by }) => !by || talk.names[by];
+    if (!talk.names || (talk.items.length && talk.items.every(isNamed))) return;
+    const { group } = await this.home.chat(talk.peer);
+    talk.names = group?.names ?? talk.names;
+    if (this.open === talk.peer) this.timeline.changed();
+  }
+
   async load(talk, chat) {
     if (!talk.isOpened) {
       await talk.open(this.home);
@@ -204,6 +215,8 @@ class Page {
     if (this.open !== chat.id) return;
     const isUnread = (item) => item.kind === "in" && item.sequence >= chat.read;
     const first = chat.unread ? talk.items.find(isUnread) : null;
+    await this.learnNames(talk);
+    if (this.open !== chat.id) return;
     this.timeline.open(talk, chat.name, first?.sequence ?? null);
     this.frame.showEmptiness(talk);
     this.frame.showLoading(false, talk.isPaused);
@@ -229,11 +242,12 @@ class Page {
   heard(talk, chat, added) {
     if (this.open !== chat.id) return;
     this.timeline.changed();
+    this.attempt(() => this.learnNames(talk));
     this.frame.showEmptiness(talk);
     const news = added.filter(({ kind }) => kind !== "out");
     if (news.length) {
       const last = news.at(-1);
-      const said = last.kind === "note" ? last.text : `${chat.name}: ${last.text}`;
+      const said = last.kind === "note" ? last.text : `${talk.nameOf(last, chat.name)}: ${last.text}`;
       announce(news.length === 1 ? said : `${count(news.length, "new message")}. ${said}`);
       this.frame.heard(news.length);
     }
@@ -406,6 +420,10 @@ class Page {
   // Sheets above the page.
 
   details() {
+    if (this.chat(this.open)?.group) {
+      this.attempt(() => showGroup(this.home, this.open, () => this.attempt(() => this.look())));
+      return;
+    }
     const changed = async (blocked) => {
       await this.attempt(() => this.look());
       if (!blocked || blocked !== this.open) return;
@@ -420,11 +438,19 @@ class Page {
     this.attempt(async () => showOurselves(await this.home.who(), () => this.logOut()));
   }
 
+  newGroup() {
+    const contacts = this.chats.filter((chat) => isContact(chat) && !chat.group);
+    newGroup(this.home, contacts, async (id) => {
+      await this.attempt(() => this.look());
+      this.choose(id);
+    });
+  }
+
   add() {
     addPeer(this.home, async (id) => {
       await this.attempt(() => this.look());
       this.choose(id);
-    });
+    }, () => this.newGroup());
   }
 
   invite() {

@@ -3,6 +3,7 @@
 // An accepted invite is a note with a state.
 // An item is {key, kind: "out" | "in" | "note", sequence, uuid, text, at, sentAt, state, late}, and
 // of a message as it is now: {action, about, isEdited, isDeleted, reactions: [{kind, text}]}.
+// In a group `by` is the id of the author, and `told` {count, delivered, read} of a message from here.
 // A peer chooses the uuids of its messages: one may be that of a message from here, or of an invite.
 // Edits, deletions and reactions are records about a message, which may be in an older page.
 // A message from here that is not in the stream yet is an item of the outbox, without a sequence.
@@ -31,6 +32,9 @@ export class Talk {
     this.outbox = [];
     this.states = new Map();
     this.byKey = new Map();
+    this.keys = new Map();
+    this.told = new Map();
+    this.names = null;
     this.reading = Promise.resolve();
     this.changes = new Map();
     this.answer = null;
@@ -145,7 +149,11 @@ export class Talk {
     const added = [];
     for (const [sequence, body] of records) {
       const record = parse(body);
-      if (record?.kind === "state") {
+      if (record?.kind === "held" || (record?.kind === "state" && record.by)) {
+        continue; // for the node alone
+      } else if (record?.kind === "state" && this.names) {
+        this.tellMembers(record);
+      } else if (record?.kind === "state") {
         this.tell(record.uuid, record.state);
       } else if (record && isChange(record)) {
         this.outbox = this.outbox.filter((each) => each.uuid !== record.uuid);
@@ -160,8 +168,8 @@ export class Talk {
   learn(record, sequence) {
     const { kind, uuid, text = "", at, sent_at: sentAt, late = false } = record;
     const key = keyOf(record, sequence);
-    const { action = "", about = "" } = record;
-    const item = { key, kind, sequence, uuid, text, at, sentAt, late, action, about };
+    const { action = "", about = "", by = "" } = record;
+    const item = { key, kind, by, sequence, uuid, text, at, sentAt, late, action, about };
     if (kind === "out") {
       this.outbox = this.outbox.filter((each) => each.uuid !== uuid);
       item.state = this.states.get(uuid) ?? record.state ?? "waiting";
@@ -171,15 +179,20 @@ export class Talk {
       item.isInvite = true;
       item.state = this.states.get(uuid) ?? record.state ?? "waiting";
     }
+    if (this.names && kind === "out") this.showMembers(item);
     this.byKey.set(key, item);
+    if (uuid) this.keys.set(uuid, [...(this.keys.get(uuid) ?? []), key]);
     this.apply(item);
     return item;
   }
 
   /** A record about another message; those of older pages come later, and change less. */
-  change({ kind, action, about, text, line = "", n = 0 }, sequence) {
-    if (!this.changes.has(about)) this.changes.set(about, { in: {}, out: {} });
-    const changed = this.changes.get(about)[kind];
+  change({ kind, by, action, about, text, line = "", n = 0 }, sequence) {
+    if (!this.changes.has(about)) this.changes.set(about, new Map());
+    const authors = this.changes.get(about);
+    const author = by || kind;
+    if (!authors.has(author)) authors.set(author, {});
+    const changed = authors.get(author);
     const order = { line, n, sequence };
     if (action === "delete") {
       changed.isDeleted = true;
@@ -188,7 +201,7 @@ export class Talk {
     } else if (isLater(order, changed.reaction)) {
       changed.reaction = { text: action === "react" ? text : null, ...order };
     }
-    for (const key of keysOf(about)) {
+    for (const key of this.keys.get(about) ?? []) {
       const item = this.byKey.get(key);
       if (item) this.apply(item);
     }
@@ -196,23 +209,23 @@ export class Talk {
 
   /** The message with this uuid, one from here first. */
   named(uuid) {
-    const [own, theirs] = keysOf(uuid);
-    return this.byKey.get(own) ?? this.byKey.get(theirs);
+    const [first] = this.keys.get(uuid) ?? [];
+    return this.byKey.get(uuid) ?? this.byKey.get(first);
   }
 
   /** Only its author edits or deletes a message; nobody changes anything else. */
   apply(item) {
     const changes = this.changes.get(item.uuid);
-    if (!changes?.[item.kind]) return;
-    const { edit, isDeleted } = changes[item.kind];
+    if (!changes) return;
+    const { edit, isDeleted } = changes.get(item.by || item.kind) ?? {};
     item.isDeleted = Boolean(isDeleted);
     item.isEdited = Boolean(edit) && !isDeleted;
     if (edit) item.text = edit.text;
     if (isDeleted) item.text = "";
-    const kinds = isDeleted ? [] : ["in", "out"];
-    item.reactions = kinds
-      .filter((kind) => changes[kind].reaction?.text)
-      .map((kind) => ({ kind, text: changes[kind].reaction.text }));
+    const authors = isDeleted ? [] : [...changes];
+    item.reactions = authors
+      .filter(([, { reaction }]) => reaction?.text)
+      .map(([by, { reaction }]) => ({ kind: by === "out" ? by : "in", by, text: reaction.text }));
   }
 
   /** The beginning of the message that an item answers. */
@@ -220,7 +233,37 @@ export class Talk {
     if (item.action !== "reply" || !item.about) return null;
     const told = this.named(item.about);
     if (!told) return { kind: null, text: "An earlier message" };
-    return { kind: told.kind, text: told.isDeleted ? "Message deleted" : told.text };
+    return { kind: told.kind, by: told.by, text: told.isDeleted ? "Message deleted" : told.text };
+  }
+
+  /** The name of the author of an item; `name` is that of the conversation. */
+  nameOf({ by }, name) {
+    return by && this.names ? (this.names[by] ?? by.slice(0, 8)) : name;
+  }
+
+  tellMembers({ uuid, state, members = [], count = 0 }) {
+    if (state === "waiting") return;
+    const told = this.told.get(uuid) ?? { count: 0, delivered: new Set(), read: new Set(), isLost: false };
+    this.told.set(uuid, told);
+    told.count = Math.max(told.count, count);
+    told.isLost ||= state === "expired";
+    for (const member of state === "delivered" || state === "read" ? members : []) {
+      told.delivered.add(member);
+      if (state === "read") told.read.add(member);
+    }
+    const item = this.byKey.get(uuid);
+    if (item) this.showMembers(item);
+  }
+
+  /** The state of a message from here, by what members say. */
+  showMembers(item) {
+    const told = this.told.get(item.uuid);
+    if (!told) return;
+    item.told = { ...told };
+    const { count, delivered, read, isLost } = told;
+    if (isLost) item.state = "expired";
+    else if (count && read.size >= count) item.state = "read";
+    else item.state = count && delivered.size >= count ? "delivered" : "sent";
   }
 
   tell(uuid, state) {
@@ -254,13 +297,8 @@ export function isUnknown(error) {
 
 function keyOf(record, sequence) {
   if (record.kind === "note" || !record.uuid) return `#${sequence}`;
-  const [own, theirs] = keysOf(record.uuid);
-  return record.kind === "in" ? theirs : own;
-}
-
-/** The keys of messages with this uuid: from here, and of the peer. */
-function keysOf(uuid) {
-  return [uuid, `in ${uuid}`];
+  if (record.kind !== "in") return record.uuid;
+  return record.by ? `in ${record.by} ${record.uuid}` : `in ${record.uuid}`;
 }
 
 /** The record of a body; null where it cannot be read: the node passes over such records, too. */

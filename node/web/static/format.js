@@ -94,12 +94,13 @@ export function briefly(ms) {
 
 /** True for a peer that messages can be sent to. */
 export function isContact({ trust }) {
-  return trust === "added" || trust === "verified";
+  return trust === "added" || trust === "verified" || trust === "group";
 }
 
 /** The trust in a contact in a word or two; the same words as in a terminal. */
 export function trustWord({ trust, key_changed: isChanged }) {
   if (trust === "verified") return "Verified";
+  if (trust === "group") return "";
   if (trust === "added") return isChanged ? "KEY CHANGED, not verified" : "Not verified";
   return trust[0].toUpperCase() + trust.slice(1);
 }

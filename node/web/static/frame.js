@@ -2,6 +2,7 @@
 
 import { announce, avatar, byId, icon, make } from "./elements.js";
 import { count, isContact, presence, trustWord } from "./format.js";
+import { groupHindrance, membersOf } from "./groups.js";
 
 const TITLE = "Millpond";
 const TEXT_BYTES_MAX = 32 * 1024;
@@ -252,12 +253,14 @@ export class Frame {
   showChat(chat) {
     if (!chat) return;
     byId("talk-name").textContent = chat.name;
-    byId("talk-presence").textContent = chat.typing ? "Typing…" : presence(chat.here, chat.seen_at);
+    const standing = chat.group ? membersOf(chat.group) : presence(chat.here, chat.seen_at);
+    byId("talk-presence").textContent = chat.typing ? "Typing…" : standing;
     byId("talk-trust").textContent = trustWord(chat);
     byId("talk-trust").classList.toggle("is-changed", Boolean(chat.key_changed));
     byId("talk-presence").classList.toggle("is-here", Boolean(chat.here));
     byId("talk-avatar").replaceChildren(avatar(chat.name, chat.id, chat.here));
-    byId("composer").inert = !isContact(chat);
+    byId("composer").inert = !isContact(chat) || (chat.group && chat.group.status !== "joined");
+    byId("details").setAttribute("aria-label", chat.group ? "Details of this group" : "Details of this peer");
     const [text, symbol] = hindrance(chat);
     byId("hindrance").hidden = !text;
     byId("hindrance").replaceChildren(...(text ? [icon(symbol), make("span", {}, text)] : []));
@@ -299,6 +302,7 @@ function walkMenus(event) {
 }
 
 function hindrance(chat) {
+  if (chat.group) return groupHindrance(chat.group) ?? [null, null];
   if (!isContact(chat)) {
     return ["This peer was not added, so nothing is sent to it. Add its card.", "alert"];
   }

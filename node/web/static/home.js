@@ -156,6 +156,23 @@ export class Home {
     return this.ask(PEERS, 29, { peer, number });
   }
 
+  newGroup(name, members) {
+    return this.ask(PEERS, 40, { name, members });
+  }
+
+  group(group) {
+    return this.ask(PEERS, 41, { group });
+  }
+
+  /** `change`: add, remove, admin, member, rename, leave or settle. */
+  changeGroup(group, change, members, text) {
+    return this.ask(PEERS, 42, { group, change, members, text });
+  }
+
+  answerGroup(group, accept) {
+    return this.ask(PEERS, 43, { group, accept });
+  }
+
   markRead(peer, sequence) {
     return this.ask(PEERS, 9, { peer, sequence });
   }

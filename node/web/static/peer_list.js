@@ -2,8 +2,10 @@
 
 import { avatar, icon, make, unseen } from "./elements.js";
 import { briefly, count, isContact, presence } from "./format.js";
+import { membersOf } from "./groups.js";
 
 const FILTER_FROM = 8;
+const STATUS = { invited: "Invitation", left: "You have left", removed: "Not a member any more" };
 
 export class People {
   /** `onChoose` hears the id of a conversation. */
@@ -104,7 +106,7 @@ function button(id) {
 
 /** The content of a person's button. */
 function entry(chat) {
-  const says = presence(chat.here, chat.seen_at);
+  const says = chat.group ? membersOf(chat.group) : presence(chat.here, chat.seen_at);
   const badge = chat.unread
     ? make("span", { class: "badge", "aria-label": count(chat.unread, "unread message") }, `${chat.unread > 99 ? "99+" : chat.unread}`)
     : null;
@@ -127,10 +129,14 @@ function preview(chat) {
   if (!isContact(chat)) {
     return [make("span", { class: "preview" }, icon("alert"), "Not added")];
   }
+  if (chat.group && chat.group.status !== "joined") {
+    return [make("span", { class: "preview" }, icon("alert"), STATUS[chat.group.status] ?? "")];
+  }
   if (!chat.last) {
     return [make("span", { class: "preview is-empty" }, "No messages yet")];
   }
-  const who = chat.last.kind === "out" ? "You: " : "";
+  const author = chat.last.by ? `${chat.last.by}: ` : "";
+  const who = chat.last.kind === "out" ? "You: " : author;
   const text = chat.last.text || "Message deleted";
   return [make("span", { class: "preview", dir: "auto" }, `${who}${text}`)];
 }

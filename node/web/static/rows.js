@@ -2,6 +2,7 @@
 
 import { icon, linked, make, unseen } from "./elements.js";
 import { isChange } from "./conversation.js";
+import { countsOf } from "./groups.js";
 import { STATES, clock, day, dayOf, exactly, inviteNote } from "./format.js";
 
 const TOGETHER_MS = 5 * 60_000;
@@ -31,11 +32,13 @@ export function rowsOf(items, before, newFrom, talk, name, isLast) {
     const tells = isLast && place === items.length - 1;
     const quote = talk.quote(item);
     const hasMenu = talk.menu !== null && talk.menu === item.key;
-    const parts = [item.state, isAccepted, item.error, follows, isTail, tells, item.sequence];
+    const author = talk.nameOf(item, name);
+    const counts = countsOf(item.told);
+    const parts = [item.state, author, counts, isAccepted, item.error, follows, isTail, tells, item.sequence];
     const changes = [item.text, item.isEdited, item.isDeleted, item.reactions, quote, hasMenu];
     const look = JSON.stringify([...parts, ...changes]);
     const build = () =>
-      itemRow(item, { follows, isTail, tells, name, isAccepted, quote, hasMenu });
+      itemRow(item, { follows, isTail, tells, name: author, names: talk, chat: name, isAccepted, quote, hasMenu, counts });
     rows.push({ key: item.key, item, look, build });
     above = item;
   });
@@ -46,6 +49,7 @@ function areTogether(above, item) {
   return (
     Boolean(above) &&
     above.kind === item.kind &&
+    above.by === item.by &&
     item.kind !== "note" &&
     item.at - above.at < TOGETHER_MS &&
     dayOf(above.at) === dayOf(item.at)
@@ -61,39 +65,41 @@ function newRow() {
 }
 
 function itemRow(item, around) {
-  return item.kind === "note" ? noteRow(item) : messageRow(item, around);
+  return item.kind === "note" ? noteRow(item, around) : messageRow(item, around);
 }
 
-function noteRow(item) {
+function noteRow(item, { name }) {
+  const text = item.by ? `${name} ${item.text}` : item.text;
   return make(
     "li",
     { class: "note", title: exactly(item.at) },
-    make("span", {}, icon("note"), item.isInvite ? inviteNote(item.state) : item.text),
+    make("span", {}, icon("note"), item.isInvite ? inviteNote(item.state) : text),
   );
 }
 
-function messageRow(item, { follows, isTail, tells, name, isAccepted, quote, hasMenu }) {
+function messageRow(item, around) {
+  const { follows, isTail, tells, name, names, chat, isAccepted, quote, hasMenu, counts } = around;
   const isOurs = item.kind === "out";
   const marks = ["message", isOurs ? "ours" : "theirs", follows && "follows", isTail && "tail"];
   const bubble = make(
     "div",
     { class: "bubble" },
-    unseen(isOurs ? "You: " : `${name}: `),
-    quote && quoted(quote, name),
+    item.by && !follows ? make("p", { class: "author", dir: "auto" }, name) : unseen(isOurs ? "You: " : `${name}: `),
+    quote && quoted(quote, names.nameOf(quote, chat)),
     said(item),
     make(
       "span",
       { class: "meta" },
       item.isEdited ? make("span", { class: "edited" }, "edited") : null,
       ...when(item),
-      isOurs ? fate(item, tells, isAccepted) : null,
+      isOurs ? fate(item, tells, isAccepted, counts) : null,
     ),
   );
   const line = make("div", { class: "line" }, bubble);
   const row = make("li", { class: marks.filter(Boolean).join(" ") }, line);
   if (item.sequence !== undefined && !item.isDeleted) {
     line.append(menuButton(item, hasMenu));
-    if (item.reactions?.length) row.append(reactions(item, name));
+    if (item.reactions?.length) row.append(reactions(item, names, chat));
     if (hasMenu) row.append(menu(item, isOurs));
   }
   if (item.state === "failed") {
@@ -121,9 +127,9 @@ function quoted({ kind, text }, name) {
   );
 }
 
-function reactions(item, name) {
-  const given = item.reactions.map(({ kind, text }) => {
-    const author = kind === "in" ? name : "you";
+function reactions(item, talk, name) {
+  const given = item.reactions.map(({ kind, by, text }) => {
+    const author = kind === "in" ? talk.nameOf({ by: by === "in" ? "" : by }, name) : "you";
     return make("span", { class: "reaction", role: "img", "aria-label": `${text} by ${author}`, title: author }, text);
   });
   return make("div", { class: "reactions" }, ...given);
@@ -176,10 +182,11 @@ function when(item) {
 }
 
 /** Icon and word; the word is shown where it matters, and always there for who listens. */
-function fate(item, tells, isAccepted) {
+function fate(item, tells, isAccepted, counts) {
   const state = item.state === "sent" && !isAccepted ? "unaccepted" : item.state;
-  const [symbol, word, meaning] = STATES[state] ?? STATES.waiting;
-  const shows = tells || ["failed", "expired", "refused", "waiting"].includes(item.state);
+  const [symbol, stateWord, meaning] = STATES[state] ?? STATES.waiting;
+  const word = counts ?? stateWord;
+  const shows = tells || Boolean(counts) || ["failed", "expired", "refused", "waiting"].includes(item.state);
   return make(
     "span",
     { class: `fate is-${item.state}`, role: "img", "aria-label": word, title: `${word}: ${meaning}` },

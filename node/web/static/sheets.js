@@ -210,8 +210,8 @@ function warning(text) {
   return text ? make("p", { class: "warning", role: "note" }, icon("alert"), text) : null;
 }
 
-/** A peer by invite or card; `onAdded` hears the id. */
-export function addPeer(home, onAdded) {
+/** A peer by invite or card; `onAdded` hears the id. `onGroup` begins a new group instead. */
+export function addPeer(home, onAdded, onGroup) {
   const name = make("input", { id: "peer-name", required: true, maxlength: "64", autocomplete: "off", autocapitalize: "none" });
   const card = make("textarea", { id: "peer-card", required: true, rows: "4", spellcheck: "false", autocapitalize: "none", placeholder: "millpond:…" });
   const problem = make("p", { class: "problem", role: "alert" });
@@ -242,7 +242,9 @@ export function addPeer(home, onAdded) {
       else byId("sheet").close();
     });
   });
-  open("Add a peer", form);
+  const group = make("button", { type: "button", class: "quiet", id: "new-group" }, "New group");
+  group.addEventListener("click", onGroup);
+  open("Add a peer", form, group);
   name.focus();
 }
 

@@ -80,7 +80,7 @@ export class Tabs {
   }
 
   notify({ id, name, last, unread }) {
-    const text = last?.kind === "in" ? last.text.slice(0, TEXT_CHARS) : "";
+    const text = last?.kind === "in" ? `${last.by ? `${last.by}: ` : ""}${last.text}`.slice(0, TEXT_CHARS) : "";
     const body = unread > 1 ? `${unread} unread: ${text}` : text;
     const notification = new Notification(name, { body, tag: id, icon: "/icon.svg" });
     notification.addEventListener("click", () => {

@@ -1,0 +1,73 @@
+"""Groups on the chat page: two people in two windows (docs/guides/chat.md, Groups)."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+
+from tests.browser.chromium import Browser, Tab
+from tests.browser.conftest import Person
+
+NAME = "<i>the pond"
+SHEET = "document.getElementById('sheet-body')"
+LAST = "[...document.querySelectorAll('.message')].at(-1)"
+
+
+async def open_group(tab: Tab) -> None:
+    listed = "[...document.querySelectorAll('#people-list button')]"
+    wanted = f"{listed}.find((each) => each.innerText.includes('the pond'))"
+    await tab.until(f"Boolean({wanted})")
+    await tab.run(f"{wanted}.click()")
+    await tab.until("document.getElementById('talk-name').innerText.includes('the pond')")
+
+
+async def test_a_group_is_made_joined_talked_in_and_left(
+    chromium: Browser, tab: Tab, homes: AsyncExitStack, alice: Person, bob: Person
+) -> None:
+    alice.knows(bob)
+    bob.knows(alice)
+    alice.learns_key_of(bob)
+    bob.learns_key_of(alice)
+    for each in (alice, bob):
+        await homes.enter_async_context(each.at_home())
+    await alice.enters(tab)
+    await tab.click("#add")
+    await tab.click("#new-group")
+    await tab.type(NAME)
+    await tab.click("#sheet .choices input")
+    await tab.click("#sheet form .strong")
+    await tab.until("document.getElementById('talk-name').innerText.includes('the pond')")
+    await tab.until("document.getElementById('talk-presence').innerText === '1 member, 1 invited'")
+
+    other = await chromium.tab()
+    await bob.enters(other)
+    await open_group(other)
+    await other.until("document.getElementById('hindrance').innerText.includes('alice invites')")
+    assert await other.run("document.getElementById('composer').inert")
+    await other.click("#details")
+    await other.click("#accept-group")
+    await other.until("document.getElementById('talk-presence').innerText === '2 members'")
+
+    await tab.until("document.getElementById('talk-presence').innerText === '2 members'")
+    await tab.until("document.getElementById('timeline').innerText.includes('bob joined')")
+    await tab.click("#draft")
+    await tab.type("hello pond")
+    await tab.press("Enter")
+    await other.until(f"{LAST}?.querySelector('.author')?.innerText === 'alice'")
+    assert await other.run(f"{LAST}.querySelector('.text').innerText") == "hello pond"
+    told = f"{LAST}?.querySelector('.fate')?.getAttribute('aria-label')"
+    await tab.until(f"{told} === 'Delivered to 1 of 1, read by 1'")
+
+    await tab.click("#details")
+    await tab.until(f"{SHEET}.innerText.includes('bob, added')")
+    await tab.click("#group-rename")
+    await tab.type("the pond two")
+    await tab.press("Enter")
+    await tab.until("document.getElementById('sheet-title').innerText === 'the pond two'")
+    await tab.click("#leave")
+    await tab.until(f"{SHEET}.innerText.includes('last admin')")
+    await tab.click('.member-list [aria-label="Remove bob"]')
+    await tab.until(f"!{SHEET}.innerText.includes('bob')")
+    await other.until("document.getElementById('hindrance').innerText.includes('no member')")
+    assert await other.run("document.getElementById('composer').inert")
+    await other.close()
+    assert other.errors == []
