@@ -11,7 +11,6 @@ import logging
 import resource
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields
 from heapq import nlargest
 from typing import TYPE_CHECKING, TypeVar
 
@@ -26,7 +25,7 @@ from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.stats import StoreStats
 from millpond.actors.streams.names import RESERVED, qualified_name_of
 from millpond.actors.streams.stream import Stream
-from millpond.node.client.connect import PROBE
+from millpond.node.client.probe import PROBE
 from millpond.node.environment import installed_version
 from millpond.node.peers.identity import peer_id
 from millpond.transports.http.interface import HttpCounters
@@ -359,7 +358,7 @@ class ActivitySampler:
 
     def _counters(self, sources: StatusSources) -> dict[str, int]:
         delivery = sources.delivery
-        found = {each.name: getattr(delivery, each.name) for each in fields(delivery)}
+        found = msgspec.structs.asdict(delivery)
         found["appended"] = self._appended()
         found["refused"] = sources.wire.refused
         if isinstance(sources.store, DurableStore):

@@ -7,7 +7,6 @@ Each operation has a number, a request and an answer; docs/reference/wire-protoc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
 from enum import IntEnum
 from heapq import nsmallest
 from itertools import islice
@@ -91,8 +90,7 @@ class StoreInfo(msgspec.Struct):
     counters: StoreStats
 
 
-@dataclass(slots=True, kw_only=True)
-class TrafficInfo(ConnectionCounters):
+class TrafficInfo(ConnectionCounters, kw_only=True):
     """Counters of all protocols but HTTP."""
 
     connections: int
@@ -435,7 +433,7 @@ def _wire(sources: StatusSources) -> TrafficInfo:
         connections=sum(each.connections for each in every),
         packets_in=sum(each.requests for each in every),
         bytes_in=sum(each.bytes_in for each in every),
-        **{each.name: getattr(wire, each.name) for each in fields(wire)},
+        **msgspec.structs.asdict(wire),
     )
 
 

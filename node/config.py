@@ -9,9 +9,11 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast, dataclass_transform
+
+import msgspec
 
 from millpond.actors.channels.settings import (
     TTL_UNLIMITED,
@@ -37,6 +39,10 @@ from millpond.transports.p2p.admission import LoginSettings
 from millpond.transports.p2p.interface import P2PSettings
 from millpond.transports.server.memory_budget import MemorySettings
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T")
 LISTENERS = ("p2p", "ws", "s3p", "rustlog", "http")
 """The settings that are addresses to listen on, or `OFF`."""
 OFF = "off"
@@ -145,7 +151,48 @@ def _check_browsers(config: Config) -> None:
                 raise ConfigError(f"{name}: {exc}") from exc
 
 
-@dataclass(frozen=True)
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def _frozen_dataclass(cls: type[T]) -> type[T]:
+    """A frozen dataclass with the methods below; those of `dataclass` are source text that is
+    compiled at every start, 10 ms for this many fields."""
+    cls = dataclass(init=False, repr=False, eq=False)(cls)
+    fields = dataclasses.fields(cast("type[DataclassInstance]", cls))
+    defaults = {each.name: each.default for each in fields}
+
+    def init(self: Any, **values: Any) -> None:
+        if unknown := values.keys() - defaults.keys():
+            raise TypeError(
+                f"{cls.__name__}.__init__() got an unexpected keyword argument {min(unknown)!r}"
+            )
+        self.__dict__.update(defaults | values)
+        self.__post_init__()
+
+    def repr_(self: Any) -> str:
+        return f"{cls.__name__}({', '.join(f'{k}={v!r}' for k, v in self.__dict__.items())})"
+
+    def eq(self: Any, other: object) -> object:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self.__dict__ == other.__dict__
+
+    def hash_(self: Any) -> int:
+        return hash(tuple(self.__dict__.values()))
+
+    def setattr_(self: Any, name: str, value: object) -> None:
+        raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    def delattr_(self: Any, name: str) -> None:
+        raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+
+    for name, method in (
+        *(("__init__", init), ("__repr__", repr_), ("__eq__", eq), ("__hash__", hash_)),
+        *(("__setattr__", setattr_), ("__delattr__", delattr_)),
+    ):
+        setattr(cls, name, method)
+    return cls
+
+
+@_frozen_dataclass
 class Config:
     """Everything a node can be told. Sizes in bytes, times in seconds unless the name says so."""
 
@@ -714,12 +761,11 @@ PARSERS: dict[str, Callable[[str], Any]] = {
 """Of settings that are lists."""
 
 
-@dataclass(frozen=True)
-class LoadedConfig:
+class LoadedConfig(msgspec.Struct, frozen=True):
     """A configuration, and where each field came from: flag, environment, file or default."""
 
     config: Config
-    origins: dict[str, str] = field(default_factory=dict)
+    origins: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 def load_config(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from millpond.actors.errors import MillpondError
 from millpond.actors.messages import Durability, Mode
@@ -18,8 +19,7 @@ class ConfigError(MillpondError):
     """A setting that the node cannot use; the text has its name and the reason."""
 
 
-@dataclass(frozen=True)
-class ChannelRule:
+class ChannelRule(msgspec.Struct, frozen=True):
     """Settings of the channels that match a shell pattern; None: the node's default."""
 
     pattern: str
@@ -42,8 +42,7 @@ class ChannelRule:
         return ChannelRule(pattern, Mode[first.upper()], **values)
 
 
-@dataclass(frozen=True)
-class StreamRule:
+class StreamRule(msgspec.Struct, frozen=True):
     """Settings of the streams that match a shell pattern; None: the node's default.
 
     Records go when they are older than `age` seconds, and the oldest when there are more than

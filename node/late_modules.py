@@ -11,12 +11,27 @@ from collections.abc import Iterable
 from importlib import import_module
 
 _STREAMS = ("millpond.node.stream_listeners",)
+_P2P = ("millpond.transports.p2p.connection",)
+OF_NODE = (
+    "millpond.node.admin",
+    "millpond.actors.jobs.flows",
+    "millpond.actors.jobs.results",
+    "millpond.actors.jobs.schedules",
+    "millpond.actors.state.cell",
+    "millpond.actors.subscriptions.subscription",
+    "millpond.node.chat.search_index",
+    "millpond.node.client.connect",
+    "millpond.node.jobs.payload",
+    "zoneinfo",
+)
+"""The modules of cells and services that many nodes never use, whatever their listeners."""
 OF_LISTENERS = {
-    "p2p": (),
-    "ws": ("millpond.transports.websocket.framing", "millpond.node.web.pages"),
+    "p2p": _P2P,
+    "ws": (*_P2P, "millpond.transports.websocket.framing", "millpond.node.web.pages"),
     "s3p": _STREAMS,
     "rustlog": _STREAMS,
     "http": (
+        "millpond.node.http.app",
         "millpond.transports.http.server.http1",
         "millpond.transports.http.server.http2",
         "millpond.transports.http.durable.app",
@@ -35,7 +50,9 @@ OF_LISTENERS = {
 
 
 def load_late_modules(listeners: Iterable[str]) -> None:
-    """Load the modules of these listeners."""
+    """Load the modules of these listeners, then those that every node has."""
     for listener in listeners:
         for name in OF_LISTENERS[listener]:
             import_module(name)
+    for name in OF_NODE:
+        import_module(name)

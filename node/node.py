@@ -29,7 +29,7 @@ from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.filesystem import Disk, OsDisk
 from millpond.actors.store.memory import MemoryStore
 from millpond.actors.streams.names import CHANNELS, qualified_name_of
-from millpond.node import admin, clock_file
+from millpond.node import clock_file
 from millpond.node.access.default_policy import KnownPeers
 from millpond.node.access.operator import Operator, make_cookie, write_listeners
 from millpond.node.access.policy import check_exposure, load_access, warn_unreachable_listeners
@@ -40,8 +40,7 @@ from millpond.node.backup.service import BackupService
 from millpond.node.browser_policy import browser_policy
 from millpond.node.channel_requests import ChannelRequests
 from millpond.node.chat.history_cipher import HistoryCipher
-from millpond.node.client.connect import PROBE
-from millpond.node.client.settings import Dialer
+from millpond.node.client.probe import PROBE
 from millpond.node.clock import (
     BEHIND_S_MIN,
     Clock,
@@ -84,14 +83,16 @@ from millpond.transports.io.interface import Listener, Session
 from millpond.transports.io.memory import Network
 from millpond.transports.io.tcp import listen, parse_address
 from millpond.transports.p2p.admission import Admission
-from millpond.transports.p2p.connection import P2PConnection
-from millpond.transports.p2p.framing import LengthPrefixed
 
 if TYPE_CHECKING:
+    from millpond.node import admin
+    from millpond.node.client.settings import Dialer
     from millpond.node.http.app import HttpServices
     from millpond.node.replica.service import ReplicaService
     from millpond.node.replica.snapshots import SnapshotFacts
     from millpond.node.stream_listeners import StreamListeners
+    from millpond.transports.http.app import Application
+    from millpond.transports.p2p.framing import Framing
 
 log = logging.getLogger(__name__)
 
@@ -264,6 +265,7 @@ class Node:
         self._open: list[Listener] = []
         self._stream_listeners: StreamListeners | None = None
         self._http: HttpServices | None = None
+        self._is_started = False
         self._tasks: TaskGroup | None = None
 
     @property
@@ -515,6 +517,7 @@ class Node:
                 write_listeners(Path(self.config.data), self.listeners)
             warn_unreachable_listeners(self._access, self.listeners)
             self.peer_services.start(self._tasks)
+            self._is_started = True
             if self._http is not None:
                 self._http.started()
         except BaseException:
@@ -646,20 +649,20 @@ class Node:
         is_guarded = self._access.guards(name) or self.tls.guards(name)
         check_exposure(name, host, is_guarded=is_guarded or self.config.insecure_public)
         if name == "http":
-            from millpond.node.http.app import HttpServices  # this import takes its time
+            from millpond.node.http.listener import listen as listen_for_http
 
-            counters = self._streams.counters
-            self._http = HttpServices(
+            self._tasks.start_soon(contain, "transactions", self._finish_transactions)
+            listener: Listener = await listen_for_http(
+                self._tasks,
+                host,
+                port,
+                self._http_application,
                 self.config,
                 self.services,
-                self.tls,
-                self._sources,
-                counters,
-                self.browser_policy,
-                self.console.login,
+                self._close_http_requests,
+                self.tls.acceptor(name),
                 self._new_console_session,
             )
-            listener: Listener = await self._http.listen(self._tasks, host, port)
         else:
             session = partial(self.new_session, name)
             tls = self.tls.acceptor(name)
@@ -668,19 +671,52 @@ class Node:
         self._open.append(listener)
         self.listeners[name] = listener.address
 
+    def _http_application(self) -> Application:
+        """The application of the HTTP listener, made for its first connection."""
+        from millpond.node.http.app import HttpServices  # this import takes its time
+
+        self._http = HttpServices(
+            self.config,
+            self.services,
+            self._sources,
+            self._streams.counters,
+            self.browser_policy,
+            self.console.login,
+        )
+        if self._is_started:
+            self._http.started()
+        return self._http.application()
+
+    def _close_http_requests(self) -> None:
+        if self._http is not None:
+            self._http.close_requests()
+
+    async def _finish_transactions(self) -> None:
+        """Publish what is left of batches that were begun before the start."""
+        if self.services.stages.names(b"", b"", 1):
+            from millpond.transports.http.transactions.app import finish_all
+
+            await finish_all(self.services)
+
     def new_session(self, listener: str) -> Session:
         """The session of a connection that a listener just accepted."""
         number = self.registry.next_number()
         match listener:
             case "p2p":
-                framing = LengthPrefixed(self.config.packet_bytes_max)
-                return P2PConnection(number, self.services, framing)
+                from millpond.transports.p2p.framing import LengthPrefixed
+
+                return self._p2p_session(number, LengthPrefixed(self.config.packet_bytes_max))
             case "ws":
-                return P2PConnection(number, self.services, self.web.framing())
+                return self._p2p_session(number, self.web.framing())
             case "s3p" | "rustlog":
                 return self._open_stream_listeners().new_session(listener, number)
             case _:
                 raise AssertionError(f"{listener} makes no sessions")
+
+    def _p2p_session(self, number: int, framing: Framing, listener: str = "p2p") -> Session:
+        from millpond.transports.p2p.connection import P2PConnection  # it takes time to load
+
+        return P2PConnection(number, self.services, framing, listener)
 
     def _new_console_session(self) -> Session:
         """The session of a WebSocket at the HTTP port."""
@@ -688,7 +724,7 @@ class Node:
 
         number, size = self.registry.next_number(), self.config.packet_bytes_max
         framing = AuditedFraming(size, self.browser_policy, number, self.events.record)
-        return P2PConnection(number, self.services, framing, "http")
+        return self._p2p_session(number, framing, "http")
 
     def _open_stream_listeners(self) -> StreamListeners:
         if self._stream_listeners is None:
@@ -715,9 +751,13 @@ class Node:
         return self.subscriptions.by_id()
 
     def _answer_admin(self, operation: int, body: bytes, client: Admission) -> bytes:
+        from millpond.node import admin  # it takes time to load
+
         return admin.answer(operation, body, client, self._sources())
 
     def _sources(self) -> admin.StatusSources:
+        from millpond.node import admin
+
         return admin.StatusSources(
             scheduler=self.scheduler,
             store=self._store,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from random import Random
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 import msgspec
@@ -21,13 +21,11 @@ from millpond.actors.runtime.scheduler import Scheduler
 from millpond.actors.runtime.supervisor import RestartPolicy, supervise
 from millpond.actors.store.changes import LogSnapshot
 from millpond.actors.store.interface import Store
-from millpond.node.admin import PeerRow
 from millpond.node.chat.chat import Chat
 from millpond.node.chat.files import ChatFiles, FileSettings
 from millpond.node.chat.invites import Invites
 from millpond.node.chat.local_stream import LocalStream
 from millpond.node.chat.message_requests import MessageRequests
-from millpond.node.client.settings import Dialer
 from millpond.node.client.url import pinned
 from millpond.node.clock import Clock
 from millpond.node.config import Config
@@ -50,6 +48,10 @@ from millpond.node.peers.peer_store import PeerStore
 from millpond.transports.p2p.handshake import Signer
 from millpond.transports.p2p.interface import AskPeers
 from millpond.transports.server.interface import ConnectionCounters
+
+if TYPE_CHECKING:
+    from millpond.node.admin import PeerRow
+    from millpond.node.client.settings import Dialer
 
 log = logging.getLogger(__name__)
 
@@ -190,6 +192,8 @@ class PeerServices:
         """The contacts of this node; none before `open`."""
         if self._keyring is None:
             return []
+        from millpond.node.admin import PeerRow
+
         outbox = self.outbox
         return [
             PeerRow(

@@ -5,19 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
 import msgspec
 
 from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.clock_jump import ClockJump
-from millpond.actors.jobs.flows import Flows
-from millpond.actors.jobs.results import JobResults
-from millpond.actors.jobs.schedules import ScheduleCounters, Schedules
+from millpond.actors.jobs.counters import ScheduleCounters
 from millpond.actors.messages import CellMessage, Durability, Mode
 from millpond.actors.queue_settings import QueueTable
 from millpond.actors.runtime.cell import Loading
-from millpond.actors.state.cell import StateCell, StateContext
 from millpond.actors.state.checkpoint_store import CheckpointStore
 from millpond.actors.state.messages import StateLimits
 from millpond.actors.state.stats import StateUsage
@@ -52,11 +50,16 @@ from millpond.actors.streams.record_cache import RecordCache
 from millpond.actors.streams.settings import StreamContext, StreamCounters, StreamLimits
 from millpond.actors.streams.stream import Stream
 from millpond.actors.streams.subscription_index import NO_SUBSCRIPTIONS
-from millpond.actors.subscriptions.subscription import Subscription
 from millpond.node.config import Config
 from millpond.node.config_rules import RuleTable, StreamRule
-from millpond.node.jobs.payload import encode_flow_job, encode_scheduled
 from millpond.node.webhooks.services import SubscriptionServices
+
+if TYPE_CHECKING:
+    from millpond.actors.jobs.flows import Flows
+    from millpond.actors.jobs.results import JobResults
+    from millpond.actors.jobs.schedules import Schedules
+    from millpond.actors.state.cell import StateCell
+    from millpond.actors.subscriptions.subscription import Subscription
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +70,9 @@ WAKE_EVERY_S = 0.002
 """Channels with something to do at the start are woken one after the other."""
 
 
-ReservedBehaviour = Stream | CatalogCell | StateCell | Subscription | Schedules | Flows | JobResults
+ReservedBehaviour: TypeAlias = (
+    "Stream | CatalogCell | StateCell | Subscription | Schedules | Flows | JobResults"
+)
 
 
 class StreamCells:
@@ -99,7 +104,8 @@ class StreamCells:
         self.counters = StreamCounters()
         self.states = StateUsage()
         self.schedule_counters = ScheduleCounters()
-        self._state_context = StateContext(post, states, self.states)
+        self._post = post
+        self._state_limits = states
         self.checkpoints = _checkpoints(store, states, self.directory)
         self._store = store
         self._rules = rules
@@ -127,32 +133,44 @@ class StreamCells:
             return CatalogCell(AccessTokenCatalog(snapshot, self.tokens))
         if cell == CHANNELS:
             return CatalogCell(ChannelCatalog(snapshot, self._channels, self._queues))
+        # Cells that many nodes never have: their modules take time to load.
         if cell == SCHEDULES:
+            from millpond.actors.jobs.schedules import Schedules
+            from millpond.node.jobs.payload import encode_scheduled
+
             return Schedules(snapshot, encode_scheduled, self.schedule_counters)
         if cell == FLOWS:
+            from millpond.actors.jobs.flows import Flows
+            from millpond.node.jobs.payload import encode_flow_job
+
             return Flows(snapshot, encode_flow_job)
         channel = results_channel_of(cell)
         if channel is not None:
+            from millpond.actors.jobs.results import JobResults
+
             return JobResults(channel, snapshot)
         subscription = subscription_of(cell)
         if subscription is not None:
             return self.subscriptions.spawn(subscription, snapshot, self.directory)
         state = state_of(cell)
         if state is not None:
+            from millpond.actors.state.cell import StateCell, StateContext
+
             is_stored = self._is_stored_clear(stream_cell(state))
-            return StateCell(state, self._state_context, self.checkpoints if is_stored else None)
-        name, context = stream_of(cell), self._context
+            context = StateContext(self._post, self._state_limits, self.states)
+            return StateCell(state, context, self.checkpoints if is_stored else None)
+        name, shared = stream_of(cell), self._context
         if staged_part_of(cell) is not None:
-            name, context = cell, self._unfollowed(self.stages)
+            name, shared = cell, self._unfollowed(self.stages)
             if not snapshot.metadata:
                 snapshot = LogSnapshot()  # new: its rows count from 0, also after a loss of names
         elif name is None:
             basin, name = basin_stream_of(cell) or (b"", b"")
-            context = self._unfollowed(self.basins.other_streams(basin))
+            shared = self._unfollowed(self.basins.other_streams(basin))
         is_durable = self._store.durability(cell) is not Durability.MEMORY
         settings = self._rules.settings(qualified_name_of(cell))
         limits = msgspec.structs.replace(settings, is_durable=is_durable)
-        return Stream(name, snapshot, limits, context)
+        return Stream(name, snapshot, limits, shared)
 
     def _unfollowed(self, directory: Directory) -> StreamContext:
         """The context of streams that no subscription follows."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, fields
 from math import inf
 from random import Random
 
@@ -19,8 +18,7 @@ from millpond.actors.queue_stats import JOB_SECONDS, QueueStats
 from millpond.actors.store.interface import Health, Usage
 
 
-@dataclass(slots=True)
-class DeliveryCounters:
+class DeliveryCounters(msgspec.Struct):
     """Counts of all channels since the start.
 
     `kept`: messages that were stored, dead letters among them. `pushes`: messages sent to a
@@ -85,7 +83,10 @@ class QueueCounters:
         """The counts of all channels."""
         every = [self.shared, *self.by_name.values()]
         return DeliveryCounters(
-            *(sum(getattr(each, field.name) for each in every) for field in fields(self.shared))
+            *(
+                sum(getattr(each, name) for each in every)
+                for name in DeliveryCounters.__struct_fields__
+            )
         )
 
 
@@ -102,13 +103,12 @@ def _stats(counters: Collection[DeliveryCounters], durations: Collection[Histogr
     )
 
 
-@dataclass(slots=True)
-class TeeContext:
+class TeeContext(msgspec.Struct):
     """State that tees share. `node_run`: a number of this run of the node, once one is needed.
     `logged_at`: the time of the last log line about a stream that refuses, by its cell."""
 
     node_run: int = 0
-    logged_at: dict[bytes, float] = field(default_factory=dict)
+    logged_at: dict[bytes, float] = msgspec.field(default_factory=dict)
 
 
 def _no_time() -> float:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
-from zoneinfo import ZoneInfo
 
 import msgspec
 
@@ -94,6 +93,8 @@ def zone_of(name: str) -> tzinfo:
     """The time zone of this name. Raises BadRecurrence."""
     if name == "UTC":
         return UTC
+    from zoneinfo import ZoneInfo  # it takes time to load
+
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as exc:  # ZoneInfoNotFoundError is a KeyError

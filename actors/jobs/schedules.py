@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple, assert_never
 
@@ -22,6 +21,7 @@ import msgspec
 from millpond.actors.channels.idempotency import SCHEDULE_NUMBERS, schedule_origin
 from millpond.actors.errors import Code
 from millpond.actors.jobs import messages as m
+from millpond.actors.jobs.counters import ScheduleCounters
 from millpond.actors.jobs.listing import ROW_BYTES
 from millpond.actors.jobs.recurrence import Recurrence
 from millpond.actors.messages import (
@@ -117,16 +117,6 @@ class ScheduleTotals(NamedTuple):
     schedules: int = 0
     paused: int = 0
     waits_s: float = 0.0
-
-
-@dataclass(slots=True)
-class ScheduleCounters:
-    """Counts of all schedules since the start: jobs that they put, moments that were missed and put
-    none, and moments whose jobs were refused."""
-
-    jobs: int = 0
-    missed: int = 0
-    refused: int = 0
 
 
 class Schedules:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from math import inf
 from random import Random
@@ -63,8 +62,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True):
     restarts: RestartPolicy = RestartPolicy()
 
 
-@dataclass(slots=True)
-class RuntimeCounters:
+class RuntimeCounters(msgspec.Struct):
     """Counts since the start."""
 
     queued: int = 0

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import msgspec
 
 from millpond.actors.state.events import Control, ControlEvent, InvalidRecord
 
 
-@dataclass(slots=True)
-class EventStats:
+class EventStats(msgspec.Struct):
     """Counts since the stream's first event that was seen, or since a checkpoint.
 
     `rejected` is by reason. `unmatched`: snapshots that ended without a beginning, or began within
@@ -24,7 +23,7 @@ class EventStats:
     repeated: int = 0
     missed: int = 0
     other_types: int = 0
-    rejected: dict[str, int] = field(default_factory=dict)
+    rejected: dict[str, int] = msgspec.field(default_factory=dict)
     in_snapshot: bool = False
 
     @property
@@ -34,7 +33,7 @@ class EventStats:
 
     def copy(self) -> EventStats:
         """The counts as they are now."""
-        return replace(self, rejected=self.rejected.copy())
+        return msgspec.structs.replace(self, rejected=self.rejected.copy())
 
     def reject(self, what: InvalidRecord) -> None:
         """Count a record that is no valid event."""

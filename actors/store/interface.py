@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Generic, Protocol, TypeVar
 
@@ -23,8 +22,7 @@ from millpond.actors.store.repair.quarantine import Damage
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class Usage:
+class Usage(msgspec.Struct):
     """The usage of all partitions of a node. `messages`, `bytes` and `keys` are of queues; `keys`
     counts keys whose message is removed. `log_bytes` is the size of all logs, about."""
 
@@ -34,8 +32,7 @@ class Usage:
     log_bytes: int = 0
 
 
-@dataclass(slots=True)
-class Health:
+class Health(msgspec.Struct):
     """Whether changes can be stored now. `reason` says why not; `failures` counts since the
     start."""
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from millpond.actors.histogram import AMOUNTS, SECONDS, Histogram
 
 
-@dataclass(slots=True)
-class StoreStats:
+class StoreStats(msgspec.Struct):
     """Counts since the start, and sizes now.
 
     Since the start: `groups` written, `syncs` of the disk, `flushes` of partitions to their files,

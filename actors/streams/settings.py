@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
 
@@ -41,8 +40,7 @@ class StreamLimits(msgspec.Struct, frozen=True):
         return groups < self.groups_max and node_groups < self.node_groups_max
 
 
-@dataclass(slots=True)
-class StreamCounters:
+class StreamCounters(msgspec.Struct):
     """Counts of all streams since the start. `skipped`: records that a filter did not pass."""
 
     appended: int = 0

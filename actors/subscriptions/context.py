@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from random import Random
@@ -28,8 +27,7 @@ class SubscriptionLimits(msgspec.Struct, frozen=True):
     timeout_s: float = 10.0
 
 
-@dataclass(slots=True)
-class SubscriptionCounters:
+class SubscriptionCounters(msgspec.Struct):
     """Counts of all subscriptions since the start, and `failed`, the cells of those whose last
     delivery or event failed. `unlinked`: streams above the limit of links."""
 
@@ -42,7 +40,7 @@ class SubscriptionCounters:
     leases_expired: int = 0
     fenced: int = 0
     unlinked: int = 0
-    failed: set[bytes] = field(default_factory=set)
+    failed: set[bytes] = msgspec.field(default_factory=set)
 
 
 class SubscriptionContext(msgspec.Struct, frozen=True):

@@ -51,7 +51,7 @@ from millpond.node.access.rules_file import (
     read_token_file,
 )
 from millpond.node.access.tokens import ISSUED_PREFIX, SIGNED_PREFIX, read_signed
-from millpond.node.client.connect import PROBE
+from millpond.node.client.probe import PROBE
 from millpond.node.config import ConfigError
 from millpond.node.console.login import PREFIX as CONSOLE_PREFIX
 from millpond.node.ip import ip_of, is_loopback, is_remote

@@ -13,6 +13,7 @@ from millpond.node.bench.drivers.p2p import P2pConnection
 from millpond.node.bench.verify import Faults
 from millpond.node.client.connect import connect
 from millpond.node.client.errors import ConnectionLost
+from millpond.node.client.probe import PROBE
 from millpond.node.client.url import Address
 from millpond.transports.io import tcp
 from millpond.transports.p2p.framing import Framing, LengthPrefixed
@@ -22,7 +23,6 @@ from millpond.transports.websocket.framing import ClientFraming
 PACKET_MAX = 2**20
 INFO = 1
 """The operation of packet 90; docs/reference/wire-protocol.md has the table."""
-PROBE = b"millpond!probe"
 
 
 class BenchTarget(msgspec.Struct, frozen=True):

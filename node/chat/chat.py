@@ -33,7 +33,6 @@ from millpond.node.chat.local_stream import LocalStream
 from millpond.node.chat.message_requests import KeptMessage, MessageRequests
 from millpond.node.chat.records import COUNT_MAX, conversation_stream
 from millpond.node.chat.search import FOUND_MAX, OFFSET_MAX, QUERY_CHARS_MAX, Search
-from millpond.node.chat.search_index import excerpt
 from millpond.node.outbox.context import DeliveryStatus
 from millpond.node.outbox.messages import AddAnswer, AddRequest, Nothing, PeerOperation, write_body
 from millpond.node.outbox.outbox import Outbox
@@ -231,6 +230,8 @@ class Chat:
         return write_body(Nothing())
 
     async def _find(self, body: bytes) -> bytes:
+        from millpond.node.chat.search_index import excerpt  # its patterns take time to make
+
         request = read_body(body, b.ChatSearchRequest)
         if not request.query.strip():
             raise EmptyData("a search needs a word")

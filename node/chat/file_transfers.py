@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from math import inf
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 import msgspec
@@ -27,7 +27,6 @@ from millpond.node.chat.files import ChatFiles, RefusedFile, clean_reason, strea
 from millpond.node.chat.payloads import REASON_CHARS_MAX, FileStatus, encode_payload
 from millpond.node.chat.pending_files import PENDING_MAX, PendingFile, PendingFiles
 from millpond.node.chat.records import Kind, Transfer, conversation_stream
-from millpond.node.client.channel import Channel
 from millpond.node.outbox import messages as m
 from millpond.node.outbox.context import GONE, Wakeup
 from millpond.node.outbox.file_requests import CHUNKS_AT_ONCE, check_offer
@@ -42,6 +41,9 @@ from millpond.node.peers.file_format import (
     split_leaves,
 )
 from millpond.node.peers.identity import peer_id
+
+if TYPE_CHECKING:
+    from millpond.node.client.channel import Channel
 
 log = logging.getLogger(__name__)
 

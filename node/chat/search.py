@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 from time import monotonic
+from typing import TYPE_CHECKING
 
 import anyio
 import msgspec
@@ -15,10 +16,14 @@ import msgspec
 from millpond.actors.errors import NotAllowed, UnknownStream
 from millpond.node.chat.local_stream import LocalStream
 from millpond.node.chat.records import Record, Unreadable, conversation_stream, decode_record
-from millpond.node.chat.search_index import TEXT_BYTES_MAX, FoundMessage, SearchIndex
+
+if TYPE_CHECKING:
+    from millpond.node.chat.search_index import FoundMessage, SearchIndex
 
 log = logging.getLogger(__name__)
 
+TEXT_BYTES_MAX = 32 * 2**20
+"""The most bytes of texts in an index, with all conversations; the index is about as large."""
 PAGE = 1000
 PAGE_BYTES = 2**20
 """Of so many bytes of records the index takes the texts at once."""
@@ -94,7 +99,7 @@ class Search:
         async with self._lock:
             try:
                 if self._index is None:
-                    self._index = await anyio.to_thread.run_sync(SearchIndex)
+                    self._index = await anyio.to_thread.run_sync(_new_index)
             except sqlite3.OperationalError as error:
                 raise NotAllowed("the SQLite of this Python has no FTS5") from error
             self._used_at = self._now()
@@ -123,7 +128,7 @@ class Search:
 
     async def _begin_anew(self) -> None:
         self._drop()
-        self._index = await anyio.to_thread.run_sync(SearchIndex)
+        self._index = await anyio.to_thread.run_sync(_new_index)
 
     async def _update(self, peers: Sequence[bytes], until: float) -> bool:
         """Index what is new of conversations, then what is older, the newest of all of them first;
@@ -198,3 +203,9 @@ def _records(bodies: Sequence[tuple[int, bytes]]) -> list[tuple[int, Record]]:
         except Unreadable:
             continue  # of a later version
     return found
+
+
+def _new_index() -> SearchIndex:
+    from millpond.node.chat.search_index import SearchIndex  # its patterns take time to make
+
+    return SearchIndex()

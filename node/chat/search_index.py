@@ -17,8 +17,6 @@ import msgspec
 from millpond.node.chat.actions import Action, ChangeOrder, action_of, is_shown_alone
 from millpond.node.chat.records import Kind, Record
 
-TEXT_BYTES_MAX = 32 * 2**20
-"""The most bytes of texts in an index, with all conversations; the index is about as large."""
 CHANGES_MAX = 100_000
 """The most changes of messages that are not in the index."""
 EXCERPT_CHARS, EXCERPT_BEFORE = 200, 60

@@ -85,7 +85,7 @@ def _complete_name(
 
 async def _channels(args: argparse.Namespace, prefix: str, mode: str | None = None) -> list[str]:
     from millpond.node.cli.connection import INFO, open_channel
-    from millpond.node.client.connect import PROBE
+    from millpond.node.client.probe import PROBE
 
     async with open_channel(args, PROBE, "consumer", notify=_say_nothing) as channel:
         request = {"channel": None, "after": _before(prefix), "limit": NAMES_MAX}

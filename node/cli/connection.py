@@ -26,7 +26,7 @@ from millpond.node.cli.options.identity import explain_mismatch, identity_option
 from millpond.node.cli.options.tls import tls_context
 from millpond.node.cli.token_file import read_token
 from millpond.node.client.channel import Channel, ModeName, RoleName
-from millpond.node.client.connect import PROBE, connect
+from millpond.node.client.connect import connect
 from millpond.node.client.errors import (
     ConnectionLost,
     HandshakeRefused,
@@ -35,6 +35,7 @@ from millpond.node.client.errors import (
     PeerMismatch,
 )
 from millpond.node.client.events import Connected, Disconnected, Event, Retrying
+from millpond.node.client.probe import PROBE
 from millpond.node.client.url import parse_urls
 from millpond.node.ip import is_loopback
 from millpond.node.tls.errors import reason_of

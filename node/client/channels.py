@@ -16,11 +16,12 @@ import anyio
 
 from millpond.actors.errors import ChannelExists, UnknownChannel
 from millpond.node.client.channel import Join, ModeName, join_of, link_of
-from millpond.node.client.connect import PROBE, connect
+from millpond.node.client.connect import connect
 from millpond.node.client.events import Event
 from millpond.node.client.link import Link
 from millpond.node.client.node_requests import NodeRequests
 from millpond.node.client.openable import Client
+from millpond.node.client.probe import PROBE
 from millpond.node.client.receiver import Receiver
 from millpond.node.client.settings import DEFAULT_SETTINGS, ConnectSettings
 from millpond.node.error_groups import single_errors

@@ -46,8 +46,6 @@ from millpond.transports.p2p.packets import BEGUN, DEFAULT_EXTENSIONS
 FRAME_SIZE_MAX = 2**24 - 1
 IN_FLIGHT_BYTES_MAX = 8 * 2**20
 NAME_BYTES_MAX = 255
-PROBE = b"millpond!probe"
-"""The channel of clients that need none: no message can be put there."""
 
 Member = TypeVar("Member", bound=IntEnum)
 

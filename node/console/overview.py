@@ -10,7 +10,6 @@ import resource
 import shutil
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -122,7 +121,7 @@ def overview(sources: StatusSources, *, names_peers: bool) -> OverviewReply:
     """The node now. `names_peers`: with the names of contacts, which are for the operator."""
     store, delivery, usage = sources.store, sources.delivery, sources.store.usage
     used = resource.getrusage(resource.RUSAGE_SELF)
-    counters = {each.name: getattr(delivery, each.name) for each in fields(delivery)}
+    counters = msgspec.structs.asdict(delivery)
     counters |= sources.activity.traffic()
     counters["refused"] = sources.wire.refused
     for name, stats in sources.protocol_stats.items():

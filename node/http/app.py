@@ -1,4 +1,4 @@
-"""The HTTP side of a node: the APIs, and the listener that serves them."""
+"""The HTTP side of a node: its APIs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from functools import cached_property, partial, reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
-from anyio.abc import TaskGroup
-
 from millpond.actors.messages import Rights
 from millpond.actors.runtime.supervisor import contain, contain_call
 from millpond.actors.streams.settings import StreamCounters
@@ -16,10 +14,8 @@ from millpond.node.admin import StatusSources
 from millpond.node.config import Config
 from millpond.node.connections import Services
 from millpond.node.http.health import HealthApi, ReadyApi
-from millpond.node.http.listener import HttpListener, listen
 from millpond.node.http.metric_sources import MetricSources
 from millpond.node.http.metrics import MetricsApi
-from millpond.node.tls.listeners import TlsListeners
 from millpond.transports.browser_policy import BrowserPolicy
 from millpond.transports.http import paths
 from millpond.transports.http.active_request import ActiveRequest
@@ -37,7 +33,6 @@ from millpond.transports.server.pipelined import PipelinedConnection
 if TYPE_CHECKING:
     from millpond.node.http.state_page import StatePage
     from millpond.node.web.login import WebLogin
-    from millpond.transports.io.interface import Session
 
 PAGES = (
     *(paths.STATE, (*paths.STATE, b"")),
@@ -58,28 +53,24 @@ EXPOSED_HEADERS = (
 
 
 class HttpServices:
-    """The HTTP side of a node: its APIs and its listener.
+    """The HTTP side of a node: its APIs.
 
-    `apis`: by the first segments of the path; further ones are added before `listen`. `console` has
-    the logins to the console; `new_websocket` makes the sessions of WebSockets of channels.
+    `apis`: by the first segments of the path; further ones are added before `application`.
+    `console` has the logins to the console.
     """
 
     def __init__(
         self,
         config: Config,
         services: Services,
-        tls: TlsListeners,
         sources: Callable[[], StatusSources],
         streams: StreamCounters,
         policy: BrowserPolicy,
         console: WebLogin | None = None,
-        new_websocket: Callable[[], Session] | None = None,
     ) -> None:
         self._config = config
         self._cross_origin = CrossOrigin(policy, ACCEPTED_HEADERS, EXPOSED_HEADERS)
         self._services = services
-        self._tls = tls
-        self._new_websocket = new_websocket
         self._is_started = False
         metric_sources = MetricSources(
             status=sources,
@@ -186,28 +177,6 @@ class HttpServices:
             PAGES,
         )
 
-    async def listen(self, tasks: TaskGroup, host: str, port: int) -> HttpListener:
-        """Serve at one address. Raises OSError, ConfigError."""
-        tasks.start_soon(contain, "transactions", self._finish_transactions)
-        return await listen(
-            tasks,
-            host,
-            port,
-            self.application(),
-            self._config,
-            self._services,
-            self._close_requests,
-            self._tls.acceptor(LISTENER),
-            self._new_websocket,
-        )
-
-    async def _finish_transactions(self) -> None:
-        """Publish what is left of batches that were begun before the start."""
-        if self._services.stages.names(b"", b"", 1):
-            from millpond.transports.http.transactions.app import finish_all
-
-            await finish_all(self._services)
-
     def started(self) -> None:
         """Report as ready: all listeners of the node are open."""
         self._is_started = True
@@ -219,7 +188,8 @@ class HttpServices:
         everywhere = (services.authorize_stream(principal, b""), services.authorize(principal, b""))
         return reduce(or_, (each or Rights.NONE for each in everywhere))
 
-    def _close_requests(self) -> None:
+    def close_requests(self) -> None:
+        """End all requests."""
         for connection in list(self._services.registry.connections):
             if isinstance(connection, ActiveRequest | DirectPort):
                 connection.close()

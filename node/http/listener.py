@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from anyio.abc import TaskGroup
 
 from millpond.actors.runtime.supervisor import contain
 from millpond.node.config import Config
-from millpond.transports.http.app import Application
 from millpond.transports.http.server.server import Clock, HttpServer
 from millpond.transports.http.server.settings import ServerSettings
 from millpond.transports.io.interface import Listener, Session
 from millpond.transports.io.tcp import listen as listen_by_bytes
 from millpond.transports.io.tls_handshake import TlsAcceptor
 from millpond.transports.server.interface import MemoryServices
+
+if TYPE_CHECKING:
+    from millpond.transports.http.app import Application
 
 HIGH_WATER_BYTES = 2**18
 
@@ -43,7 +45,7 @@ async def listen(
     tasks: TaskGroup,
     host: str,
     port: int,
-    application: Application,
+    application: Callable[[], Application],
     config: Config,
     services: ListenerServices,
     cut: Callable[[], None],
@@ -52,21 +54,26 @@ async def listen(
 ) -> HttpListener:
     """Serve at one address; port 0 is any port. Ends with `tasks`. Raises OSError.
 
+    `application` makes what is served, before the first connection, as that takes time;
     `cut` ends all requests at once; `new_websocket` makes sessions of WebSockets.
     The seconds of `services` are those since 1970.
     """
+
+    def load(server: HttpServer) -> None:
+        made = application()
+        server.use(made, made.direct_requests, made.rejection_headers)
+
     guard = partial(contain, "request/http")
     server = HttpServer(
-        application,
+        None,
         settings_of(config),
         services,
         guard,
         DateHeader(),
-        application.direct_requests,
-        application.rejection_headers,
-        services.memory,
-        services.principal_key,
-        new_websocket,
+        memory=services.memory,
+        principal_key=services.principal_key,
+        new_websocket=new_websocket,
+        load=load,
     )
     inner: TaskGroup = await tasks.start(server.run)
     try:

@@ -25,7 +25,7 @@ from millpond.actors.streams.directory import Directory
 from millpond.actors.streams.names import RESERVED
 from millpond.actors.streams.stream import Stream
 from millpond.node.admin import PeerRow, StatusSources
-from millpond.node.client.connect import PROBE
+from millpond.node.client.probe import PROBE
 from millpond.node.jobs.payload import is_result_mailbox
 from millpond.transports.server.private_names import is_private
 

@@ -19,15 +19,12 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from random import Random
+from typing import TYPE_CHECKING
 
 import anyio
 from anyio.abc import TaskGroup
 
-from millpond.node.client.channel import Channel, RoleName
-from millpond.node.client.connect import connect
 from millpond.node.client.errors import HandshakeRefused
-from millpond.node.client.session import Session
-from millpond.node.client.settings import Dialer, SimulatedSettings
 from millpond.node.client.url import Address, parse_url
 from millpond.node.ip import ip_of, is_local, is_loopback, is_own
 from millpond.node.outbox.mailbox import owner_of
@@ -40,6 +37,11 @@ from millpond.node.peers.identity import Identity, peer_id
 from millpond.node.tls.errors import reason_of
 from millpond.transports.io import tcp
 from millpond.transports.io.tls import HandshakeFailed
+
+if TYPE_CHECKING:
+    from millpond.node.client.channel import Channel, RoleName
+    from millpond.node.client.session import Session
+    from millpond.node.client.settings import Dialer
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +101,9 @@ class PeerDialer:
     async def __call__(
         self, route: Route, channel: bytes, role: RoleName, window: int = 0, /
     ) -> AsyncIterator[Channel]:
+        from millpond.node.client.connect import connect  # they take time to load
+        from millpond.node.client.settings import SimulatedSettings
+
         proved: list[bytes] = []
 
         def check(public: bytes) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import anyio
 import msgspec
 
 from millpond.actors.errors import KeyReused, RequestError
 from millpond.actors.messages import Put, Reply
-from millpond.node.client.channel import Channel, Message
 from millpond.node.client.future import ReplyFuture
 from millpond.node.outbox.context import GONE, OutboxContext, Wakeup
 from millpond.node.outbox.key_exchange import (
@@ -30,6 +30,9 @@ from millpond.node.outbox.relayed_message import (
     relayed_idempotency_key,
 )
 from millpond.node.outbox.routes import RedialDelay, Route
+
+if TYPE_CHECKING:
+    from millpond.node.client.channel import Channel, Message
 
 log = logging.getLogger(__name__)
 

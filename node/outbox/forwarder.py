@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import inf
+from typing import TYPE_CHECKING
 
 import anyio
 import msgspec
@@ -22,10 +23,8 @@ from millpond.actors.errors import (
     StorageFailed,
 )
 from millpond.actors.messages import Ack, Msg, Nack, NackReason
-from millpond.node.client.channel import Channel
 from millpond.node.client.errors import HandshakeRefused
 from millpond.node.client.future import ReplyFuture
-from millpond.node.client.in_flight import Receipt
 from millpond.node.outbox.context import GONE, DeliveryStatus, OutboxContext, Wakeup
 from millpond.node.outbox.key_exchange import ASKED_EVERY_S, fetch_prekey
 from millpond.node.outbox.local_channels import LocalConsumer, seconds_left
@@ -41,6 +40,10 @@ from millpond.node.outbox.relayed_message import (
 from millpond.node.outbox.routes import RedialDelay, Route, may_serve, routes_to
 from millpond.node.peers.envelope import envelope_uuid
 from millpond.node.peers.identity import peer_id
+
+if TYPE_CHECKING:
+    from millpond.node.client.channel import Channel
+    from millpond.node.client.in_flight import Receipt
 
 log = logging.getLogger(__name__)
 

@@ -6,14 +6,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import msgspec
 
 from millpond.actors.errors import NotFound, RequestError
 from millpond.actors.messages import U64_MAX, Put, PutAck
-from millpond.node.client.channel import Channel
 from millpond.node.client.errors import HandshakeRefused
 from millpond.node.outbox.context import OutboxContext
 from millpond.node.outbox.local_channels import seconds_left
@@ -27,6 +26,9 @@ from millpond.node.peers.errors import DeliveryTokenError
 from millpond.node.peers.identity import peer_id
 from millpond.node.peers.one_time_prekeys import TAKEN_MAX, decode_one_time, encode_one_time
 from millpond.node.peers.prekeys import MalformedPrekey, SignedPrekey, decode_prekey, encode_prekey
+
+if TYPE_CHECKING:
+    from millpond.node.client.channel import Channel
 
 log = logging.getLogger(__name__)
 

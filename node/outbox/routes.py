@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
 from random import Random
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from millpond.node.client.channel import Channel, RoleName
 from millpond.node.peers.address_book import AddressBook, Peer, Trust
 from millpond.node.peers.identity import BadPeerId, peer_id, public_key_of
+
+if TYPE_CHECKING:
+    from millpond.node.client.channel import Channel, RoleName
 
 DELAY_S_MIN, DELAY_S_MAX = 1.0, 300.0
 DOUBLINGS_MAX = 10

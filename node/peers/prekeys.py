@@ -21,7 +21,6 @@ import re
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
@@ -171,10 +170,13 @@ def _ms(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-@dataclass(frozen=True)
-class _PrekeyPair:
-    private: bytes = field(repr=False)
+class _PrekeyPair(msgspec.Struct, frozen=True):
+    private: bytes
     prekey: SignedPrekey
+
+    def __repr__(self) -> str:
+        """Without the private key: this may end up in a log."""
+        return f"_PrekeyPair(prekey={self.prekey!r})"
 
     @property
     def destroyed_after(self) -> float:

@@ -21,7 +21,6 @@ from millpond.actors.subscriptions.context import (
     SubscriptionLimits,
 )
 from millpond.actors.subscriptions.status import SubscriptionStatus
-from millpond.actors.subscriptions.subscription import Subscription
 from millpond.actors.subscriptions.tokens import LeaseTokens
 from millpond.node.access.grants import is_in_scope
 from millpond.node.config import Config
@@ -33,6 +32,7 @@ from millpond.transports.http.webhooks.signature import WebhookKey
 from millpond.transports.server.interface import Principal
 
 if TYPE_CHECKING:
+    from millpond.actors.subscriptions.subscription import Subscription
     from millpond.transports.http.webhooks.post import Resolve
 
 
@@ -130,6 +130,8 @@ class SubscriptionServices:
             self._numbers,
             self._takeovers,
         )
+        from millpond.actors.subscriptions.subscription import Subscription  # it takes time to load
+
         return Subscription(id_, snapshot, context)
 
 

@@ -159,7 +159,6 @@ class Bench:
             services = HttpServices(
                 node.config,
                 node.services,
-                node.tls,
                 node._sources,
                 node._streams.counters,
                 node.browser_policy,

@@ -20,7 +20,8 @@ from millpond.node.chat.records import Kind
 from millpond.node.cli.chat.client import ChatClient
 from millpond.node.cli.chat.shown_messages import ShownMessages
 from millpond.node.cli.exit_codes import Failure
-from millpond.node.client.connect import PROBE, connect
+from millpond.node.client.connect import connect
+from millpond.node.client.probe import PROBE
 from tests.node.chat.chat_processes import ChatProcess
 from tests.node.processes import Serving
 

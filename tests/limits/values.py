@@ -328,7 +328,7 @@ PEERS: dict[str, Numbers] = {
     "open invites": (invites.OPEN_MAX, invites.LIFE_S, invites.LIFE_S_MIN),
     "used invites that are remembered": (invites.USED_MAX,),
     "a reaction to a message of a chat": (actions.REACTION_BYTES_MAX,),
-    "texts that a search of chats looks at": (search_index.TEXT_BYTES_MAX, search.IDLE_S),
+    "texts that a search of chats looks at": (search.TEXT_BYTES_MAX, search.IDLE_S),
     "edits and deletions that a search has no message for": (search_index.CHANGES_MAX,),
     "a search of chats": (
         search.QUERY_CHARS_MAX,

@@ -26,7 +26,6 @@ async def http_services(
         http = HttpServices(
             node.config,
             node.services,
-            node.tls,
             node._sources,
             node._streams.counters,
             node.browser_policy,

@@ -55,6 +55,25 @@ REQUESTS = (
 """One request for each listener and API, and the beginning of its response."""
 
 
+def ask_by_p2p(listeners: Mapping[str, str]) -> None:
+    """A handshake, and a request about the node. These modules are not loaded with this one."""
+    from millpond.actors.messages import Role
+    from millpond.transports.p2p.framing import LengthPrefixed, frame_packets
+    from millpond.transports.p2p.handshake import Hello, encode_hello
+    from millpond.transports.p2p.packets import ADMIN_REPLY, EXTENSIONS, READY, Admin, encode
+
+    host, _, port = listeners["p2p"].rpartition(":")
+    framing, seen = LengthPrefixed(2**20), set[int]()
+    with socket.create_connection((host, int(port)), timeout=200) as wire:
+        hello = Hello(want_push=False, channel=b"c", role=Role.BOTH, extensions=EXTENSIONS)
+        wire.sendall(frame_packets([encode_hello(hello), encode(Admin(1, 1, b"\x80"))]))
+        while ADMIN_REPLY not in seen:
+            data = wire.recv(65536)
+            assert data, seen
+            seen.update(packet[0] for packet in framing.feed(data))
+    assert READY in seen
+
+
 def send_all(listeners: Mapping[str, str]) -> None:
     for listener, request, beginning in REQUESTS:
         host, _, port = listeners[listener].rpartition(":")
@@ -62,6 +81,7 @@ def send_all(listeners: Mapping[str, str]) -> None:
             wire.sendall(request)
             response = wire.recv(65536)
         assert response.startswith(beginning), (listener, request, response)
+    ask_by_p2p(listeners)
 
 
 def ours() -> set[str]:

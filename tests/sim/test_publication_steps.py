@@ -59,7 +59,6 @@ def asking(node: SimNode) -> Asking:
     http = HttpServices(
         running.config,
         running.services,
-        running.tls,
         running._sources,
         running._streams.counters,
         running.browser_policy,

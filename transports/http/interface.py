@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 from millpond.transports.server.interface import NodeServices
 
 
-@dataclass(slots=True)
-class HttpCounters:
+class HttpCounters(msgspec.Struct):
     """Requests and bytes over HTTP since the start.
 
     `answers` is by API and status; `gone` clients closed the connection before they were answered;
@@ -21,7 +21,7 @@ class HttpCounters:
     bytes_out: int = 0
     gone: int = 0
     crashed: int = 0
-    answers: dict[tuple[str, int], int] = field(default_factory=dict)
+    answers: dict[tuple[str, int], int] = msgspec.field(default_factory=dict)
 
 
 class HttpNodeServices(NodeServices, Protocol):

@@ -8,7 +8,6 @@ node makes to a connection.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
@@ -55,8 +54,7 @@ class Principal(msgspec.Struct, frozen=True):
         return f"<Principal {identity} from {self.address} at {self.listener}>"
 
 
-@dataclass(slots=True)
-class ConnectionCounters:
+class ConnectionCounters(msgspec.Struct):
     """Failures on connections since the start; `ProtocolStats` counts the requests.
 
     `challenged` clients were asked to prove their identity, `identified` ones did;
@@ -75,7 +73,7 @@ class ConnectionCounters:
     challenged: int = 0
     challenges_refused: int = 0
     identified: int = 0
-    reasons: dict[str, int] = field(default_factory=dict)
+    reasons: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class ConnectionSummary(msgspec.Struct, frozen=True):

@@ -17,7 +17,6 @@ measured: READ_BYTES of the budget are kept free for each, and no more than the 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
 from math import inf
 from typing import Protocol
 
@@ -67,8 +66,7 @@ class MemorySettings(msgspec.Struct, frozen=True):
         return cls(bytes_max, share, bytes_max // 2, min(2**24, bytes_max // 4))
 
 
-@dataclass(slots=True)
-class MemoryStats:
+class MemoryStats(msgspec.Struct):
     """Counts since the start: work that had to wait, that was refused, connections closed."""
 
     waited: int = 0

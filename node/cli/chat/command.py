@@ -22,7 +22,7 @@ from millpond.node.cli.exit_codes import ExitCode, Failure, until_signal, usage_
 from millpond.node.cli.options.node import add_node_options, u32
 from millpond.node.cli.options.units import U32_MAX, seconds
 from millpond.node.cli.output import print_json, print_line
-from millpond.node.client.connect import PROBE
+from millpond.node.client.probe import PROBE
 
 EPILOG = """\
 examples:

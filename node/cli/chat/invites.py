@@ -18,7 +18,7 @@ from millpond.node.cli.output import print_json, print_line
 from millpond.node.cli.reach import OWN_REACH, warn, warn_of_peer
 from millpond.node.cli.style import has_styles
 from millpond.node.client.channel import Channel
-from millpond.node.client.connect import PROBE
+from millpond.node.client.probe import PROBE
 from millpond.node.outbox.messages import AddAnswer, PeerOperation
 from millpond.node.outbox.own_addresses import Reach
 from millpond.node.qr_code import qr_lines

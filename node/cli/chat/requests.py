@@ -15,7 +15,7 @@ from millpond.node.cli.connection import open_channel
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.client.channel import Channel
-from millpond.node.client.connect import PROBE
+from millpond.node.client.probe import PROBE
 from millpond.node.outbox.messages import AddAnswer, PeerOperation
 
 WORD = "requests"

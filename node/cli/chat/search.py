@@ -11,7 +11,7 @@ from millpond.node.cli.chat.view import clean, local_time
 from millpond.node.cli.connection import open_channel
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.output import print_json, print_line
-from millpond.node.client.connect import PROBE
+from millpond.node.client.probe import PROBE
 
 WORD = "search"
 LISTED_MAX = 200

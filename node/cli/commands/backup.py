@@ -27,7 +27,7 @@ from millpond.node.cli.doctor.data_folder import content_findings
 from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.cli.options.node import add_node_options
 from millpond.node.cli.output import print_json, print_line
-from millpond.node.client.connect import PROBE
+from millpond.node.client.probe import PROBE
 
 EPILOG = """\
 examples:

@@ -17,7 +17,7 @@ from millpond.node.cli.output import data_field, print_json, print_line, printab
 from millpond.node.cli.parser import Parser, action
 from millpond.node.cli.removal import add_yes, plural, run_removal, say_removed
 from millpond.node.client.channels import ChannelInfo, Channels, pattern_of
-from millpond.node.client.connect import PROBE
+from millpond.node.client.probe import PROBE
 
 EPILOG = """\
 a first channel:

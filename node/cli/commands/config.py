@@ -10,6 +10,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from millpond.actors.messages import Durability
 from millpond.node.cli.exit_codes import ExitCode, usage_error
 from millpond.node.cli.options.data_folder import data_folder
@@ -93,7 +95,7 @@ def _plain(value: Any) -> Any:
 
 
 def _rule(rule: ChannelRule | StreamRule) -> str:
-    options = dataclasses.asdict(rule)
+    options = msgspec.structs.asdict(rule)
     pattern, mode = options.pop("pattern"), options.pop("mode", None)
     if rule.durability is not None:
         options["durability"] = rule.durability.name.lower()

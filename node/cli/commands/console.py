@@ -15,7 +15,7 @@ from millpond.node.cli.connection import open_channel, run_in_loop
 from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.cli.options.node import add_node_options, add_timeout
 from millpond.node.cli.output import print_json, print_line
-from millpond.node.client.connect import PROBE
+from millpond.node.client.probe import PROBE
 from millpond.node.console.requests import ConsoleOperation
 
 EPILOG = """\

@@ -20,7 +20,7 @@ from millpond.node.cli.options.units import seconds
 from millpond.node.cli.output import json_line, print_line, printable, write_async
 from millpond.node.cli.style import DIM, RED, YELLOW, has_styles, styled
 from millpond.node.client.channel import Channel
-from millpond.node.client.connect import PROBE
+from millpond.node.client.probe import PROBE
 
 EPILOG = """\
 examples:

@@ -14,8 +14,9 @@ from millpond.node.cli.commands.address_book import data_key, own_public, passph
 from millpond.node.cli.connection import local_address
 from millpond.node.cli.exit_codes import first_cause
 from millpond.node.client.channel import Channel
-from millpond.node.client.connect import PROBE, connect
+from millpond.node.client.connect import connect
 from millpond.node.client.errors import ChannelClosed, ConnectionLost
+from millpond.node.client.probe import PROBE
 from millpond.node.outbox.messages import PeerOperation
 from millpond.node.peers.data_key import is_encrypted
 from millpond.node.peers.identity import NoIdentity

@@ -12,7 +12,7 @@ from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.cli.options.node import add_channel, add_node_options, add_timeout, positive
 from millpond.node.cli.output import counted, print_json, print_line, printable, size_text
 from millpond.node.client.channel import Channel
-from millpond.node.client.connect import PROBE
+from millpond.node.client.probe import PROBE
 
 PING_EPILOG = """\
 examples:

@@ -19,9 +19,9 @@ from millpond.node.cli.options.units import U32_MAX
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.cli.progress import Progress
 from millpond.node.client.channel import Channel
-from millpond.node.client.connect import PROBE
 from millpond.node.client.future import ReplyFuture
 from millpond.node.client.in_flight import Receipt
+from millpond.node.client.probe import PROBE
 from millpond.node.client.single_put import DATA_BYTES_MAX
 
 ANSWERS_MAX = 512

@@ -22,7 +22,7 @@ from millpond.node.cli.output import data_field
 from millpond.node.cli.progress import Progress
 from millpond.node.cli.sealed_messages import is_envelope, open_message
 from millpond.node.client.channel import Channel, Message
-from millpond.node.client.connect import PROBE
+from millpond.node.client.probe import PROBE
 
 EPILOG = """\
 examples:

@@ -25,7 +25,7 @@ from millpond.node.cli.output import print_json, print_line, size_text
 from millpond.node.cli.parser import action
 from millpond.node.cli.removal import add_yes, confirm, is_asked, plural
 from millpond.node.cli.stream.options import timestamp
-from millpond.node.client.connect import PROBE
+from millpond.node.client.probe import PROBE
 from millpond.node.replica.errors import (
     BadAddress,
     BadReplica,

@@ -20,7 +20,7 @@ from millpond.node.cli.output import print_json, print_line, printable
 from millpond.node.cli.parser import Parser, action
 from millpond.node.cli.removal import add_yes, plural, run_removal, say_removed
 from millpond.node.client.channel import Channel
-from millpond.node.client.connect import PROBE
+from millpond.node.client.probe import PROBE
 
 EPILOG = """\
 examples:

@@ -50,7 +50,7 @@ from millpond.node.cli.output import print_json, print_line, printable
 from millpond.node.cli.parser import Parser, action, add_alias
 from millpond.node.cli.removal import add_yes, confirm, is_asked
 from millpond.node.cli.token_file import read_token
-from millpond.node.client.connect import PROBE
+from millpond.node.client.probe import PROBE
 from millpond.node.units import duration_s
 
 _ID = re.compile(r"[0-9a-f]{12,64}")

@@ -20,7 +20,7 @@ from millpond.node.cli.options.units import seconds
 from millpond.node.cli.output import print_json, printable, size_text, write_async
 from millpond.node.cli.style import BOLD, DIM, RED, fitted, has_styles, padded, styled
 from millpond.node.client.channel import Channel
-from millpond.node.client.connect import PROBE
+from millpond.node.client.probe import PROBE
 
 EPILOG = """\
 examples:

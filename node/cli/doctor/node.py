@@ -16,7 +16,7 @@ from millpond.node.cli.connection import INFO, explain_errors, open_channel
 from millpond.node.cli.doctor.data_folder import describe_partition
 from millpond.node.cli.doctor.finding import Finding
 from millpond.node.cli.exit_codes import ExitCode, Failure
-from millpond.node.client.connect import PROBE
+from millpond.node.client.probe import PROBE
 from millpond.node.client.url import parse_urls
 from millpond.node.ip import is_loopback
 

@@ -13,7 +13,7 @@ from millpond.node.cli.options.node import add_node_options, add_timeout, positi
 from millpond.node.cli.output import print_json, print_line, printable
 from millpond.node.cli.parser import action
 from millpond.node.client.channels import ChannelInfo
-from millpond.node.client.connect import PROBE
+from millpond.node.client.probe import PROBE
 from millpond.node.jobs.payload import QUEUE_PREFIX, is_result_mailbox
 
 EPILOG = """\

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from millpond.actors.errors import UnknownStream
 from millpond.node.cli.connection import open_channel
 from millpond.node.cli.exit_codes import ExitCode, Failure, first_cause
-from millpond.node.client.connect import PROBE
+from millpond.node.client.probe import PROBE
 from millpond.node.client.streams.streams import Streams
 
 

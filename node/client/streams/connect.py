@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from millpond.node.client.channel import link_of
-from millpond.node.client.connect import PROBE, connect
+from millpond.node.client.connect import connect
 from millpond.node.client.events import Event
 from millpond.node.client.link import Link
+from millpond.node.client.probe import PROBE
 from millpond.node.client.settings import DEFAULT_SETTINGS, ConnectSettings
 from millpond.node.client.streams.streams import Streams
 from millpond.transports.p2p.handshake import Signer

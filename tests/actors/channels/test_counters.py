@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict
 
+import msgspec
 import pytest
 
 from millpond.actors.channels import queries
@@ -19,7 +19,8 @@ ANN, BOB = b"a" * 32, b"b" * 32
 
 def changed(harness: ChannelHarness) -> dict[str, int]:
     """All counters that are not 0."""
-    return {name: value for name, value in asdict(harness.shared.counters).items() if value}
+    counts = msgspec.structs.asdict(harness.shared.counters)
+    return {name: value for name, value in counts.items() if value}
 
 
 def lags(harness: ChannelHarness) -> list[int]:

@@ -6,8 +6,9 @@ from millpond.actors.channels.channel import Channel
 from millpond.actors.channels.idempotency import SCHEDULE_KEYS
 from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.jobs import messages as m
+from millpond.actors.jobs.counters import ScheduleCounters
 from millpond.actors.jobs.recurrence import Recurrence
-from millpond.actors.jobs.schedules import ScheduleCounters, Schedules
+from millpond.actors.jobs.schedules import Schedules
 from millpond.actors.messages import Batch, CheckSchedules, Mode, MovesDone, ScheduledJob
 from millpond.actors.store.changes import KeyExpired, LogSnapshot, MetadataSet, Snapshot
 from millpond.actors.streams.names import SCHEDULES

@@ -14,8 +14,9 @@ from millpond.node.access.rules_file import FILE_NAME as ACCESS_FILE
 from millpond.node.chat.records import Kind, Record, conversation_stream, encode_record
 from millpond.node.cli.chat import dialogue as dialogue_module
 from millpond.node.cli.chat.dialogue import Dialogue, Options
-from millpond.node.client.connect import PROBE, connect
+from millpond.node.client.connect import connect
 from millpond.node.client.events import Event, Retrying
+from millpond.node.client.probe import PROBE
 from tests.node.chat.chat_client import couple, history, say
 from tests.node.outbox.peer_nodes import PeerNode, until
 

@@ -8,7 +8,7 @@ import pytest
 from millpond import Config, Node, connect
 from millpond.actors.errors import ChannelExists
 from millpond.actors.messages import Role
-from millpond.node.client.connect import PROBE
+from millpond.node.client.probe import PROBE
 from millpond.node.config import LISTENERS
 from millpond.node.console.audit import AGENT, EVENT, AuditedFraming
 from millpond.transports.browser_policy import BrowserPolicy

@@ -11,7 +11,7 @@ import pytest
 from millpond import Config, Node, connect
 from millpond.actors.errors import Malformed, NotAllowed, UnknownChannel
 from millpond.actors.messages import Mode
-from millpond.node.client.connect import PROBE
+from millpond.node.client.probe import PROBE
 from millpond.node.config import LISTENERS, ChannelRule
 from millpond.node.peers.identity import Identity
 

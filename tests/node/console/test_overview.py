@@ -16,7 +16,7 @@ from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.stats import StoreStats
 from millpond.node.access.rules_file import FILE_NAME as ACCESS_FILE
 from millpond.node.client.channel import Channel
-from millpond.node.client.connect import PROBE
+from millpond.node.client.probe import PROBE
 from millpond.node.config import LISTENERS
 from millpond.node.peers.identity import Identity
 from tests.node.chat.chat_client import couple, say

@@ -260,6 +260,7 @@ def test_each_api_has_rows() -> None:
 
 async def test_the_rows_are_those_of_the_apis() -> None:
     async with Node(Config(**SETTINGS)) as node:  # type: ignore[arg-type]
+        node._http_application()
         assert node._http is not None
         assert set(node._http.apis) == set(ROWS) - {()}
         assert set(node.listeners) == {"http", "ws", *NOT_HTTP}

@@ -46,7 +46,7 @@ async def _listening(run: Run, **settings: object) -> AsyncIterator[tuple[str, R
 
             config = application.node.config
             host = application.services
-            listener = await listen(tasks, "127.0.0.1", 0, application, config, host, cut)
+            listener = await listen(tasks, "127.0.0.1", 0, lambda: application, config, host, cut)
             assert isinstance(listener, HttpListener)
             try:
                 yield listener.address, application

@@ -20,7 +20,7 @@ from anyio.abc import TaskGroup
 from millpond.actors.messages import Mode
 from millpond.actors.store.repair.quarantine import read_reports
 from millpond.node.admin import Operation
-from millpond.node.client.connect import PROBE
+from millpond.node.client.probe import PROBE
 from tests.sim.nodes import client_events as ce
 from tests.sim.nodes import events as e
 from tests.sim.nodes import mail_clients

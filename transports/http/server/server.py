@@ -41,6 +41,7 @@ class Clock(Protocol):
 class HttpServer:
     """The server of one listener. Implements `interface.Server`.
 
+    `load` calls `use` before the first connection, where the application is not given at once;
     `direct_handler` may answer requests that came whole; `date` gives the header's value at
     a time in seconds since 1970;
     `principal_key` tells clients apart by their address, for their share of `memory`;
@@ -49,7 +50,7 @@ class HttpServer:
 
     def __init__(
         self,
-        application: AsgiApplication,
+        application: AsgiApplication | None,
         settings: ServerSettings,
         clock: Clock,
         task_guard: TaskGuard,
@@ -59,11 +60,13 @@ class HttpServer:
         memory: MemoryBudget | None = None,
         principal_key: Callable[[str], Hashable] = lambda host: None,
         new_websocket: Callable[[], Session] | None = None,
+        load: Callable[[HttpServer], None] | None = None,
     ) -> None:
         self.settings = settings
         self.new_websocket = new_websocket
         self.direct_handler = direct_handler
         self.rejection_headers = rejection_headers
+        self._load = load
         self.memory = memory
         self.principal_key = principal_key
         self.head_cache = HeadCache()
@@ -80,8 +83,22 @@ class HttpServer:
         self._tasks: TaskGroup | None = None
         self._emptied: anyio.Event | None = None
 
+    def use(
+        self,
+        application: AsgiApplication,
+        direct_handler: DirectHandler | None,
+        rejection_headers: RejectionHeaders,
+    ) -> None:
+        """Serve this application from now on."""
+        self._application = application
+        self.direct_handler = direct_handler
+        self.rejection_headers = rejection_headers
+
     def new_connection(self) -> HttpConnection:
         """A session for a connection that was just accepted."""
+        if self._load is not None:
+            load, self._load = self._load, None
+            load(self)
         return HttpConnection(self)
 
     async def run(self, *, task_status: TaskStatus[TaskGroup]) -> None:
@@ -180,6 +197,7 @@ class HttpServer:
         await self._task_guard(partial(_after_checkpoint, callback))
 
     async def _apply(self, exchange: Exchange) -> None:
+        assert self._application is not None
         try:
             await self._application(exchange.scope, exchange.receive, exchange.send)
         except ResponseAborted:
