@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from threading import Thread
 
 from millpond import tracing
@@ -26,6 +25,8 @@ def add_traces_option(parser: argparse.ArgumentParser) -> None:
 
 def make_spans(exporter: str) -> Callable[[], None]:
     """Make spans from now on. Gives a function that exports what is left, for 5 s at most."""
+    from importlib.metadata import entry_points  # it takes 10 ms to load
+
     found = {each.name: each for each in entry_points(group=GROUP)}
     try:
         from opentelemetry.sdk.trace import TracerProvider
