@@ -58,6 +58,11 @@ class Failures:
         """A block is under way that a failure interrupts."""
         return any(guard.is_active for guard in self._guards)
 
+    @property
+    def is_interrupting(self) -> bool:
+        """A block that a failure interrupted has not ended yet."""
+        return any(guard.is_active and guard.scope.cancel_called for guard in self._guards)
+
     def expect(self, *kinds: type[BaseException]) -> None:
         """Ignore errors of these kinds, also as causes of others, and inside groups."""
         self._expected += kinds

@@ -17,10 +17,10 @@ import linecache
 import os
 import sys
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf, isfinite
-from types import FrameType
+from types import CellType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import anyio
@@ -33,6 +33,17 @@ STALL_S = 600.0
 """Virtual time in which a test that is not stalled moves."""
 LOOKS = 4
 """Times that tasks are looked at in this span."""
+ENDING_S = 10.0
+"""Virtual time that an interrupted test stands still before shields no longer hold."""
+POLL_PART = 1000
+"""A sleep is a poll if the span is so many times as long; a test that polls alone is stalled."""
+SHOWN_MAX = 64
+"""The most variables of a frame, or of an object in them, by which a poll that goes on is told."""
+CLOCKS = frozenset(
+    {"current_time", "elapsed", "monotonic", "now", "perf_counter", "time", "time_ns"}
+    | {"timestamp", "today", "utcnow"}
+)
+"""A function that has one of these names may wait for a time: it is not said to poll."""
 PRODUCT = "millpond."
 TESTING = "millpond.node.testing."
 WAITS_MAX, CHANNELS_MAX = 4, 3
@@ -56,7 +67,8 @@ class StallWatch:
         self._now = now
         self._channels = channels
         self._threads = set(threading.enumerate())
-        self._positions: dict[int, _Position] = {}
+        self._poll_s = stall_s / POLL_PART
+        self._positions: dict[int, object] = {}
         self._moved_at = now()
         self._deadlines: set[_Deadline] = set()
         self._is_reported = False
@@ -67,14 +79,21 @@ class StallWatch:
         `is_last`: no timer is left, so that nothing can move any task.
         """
         now, tasks = self._now(), _tasks_of_test()
-        positions = {id(task): _position(frames) for task, frames in tasks}
-        if positions != self._positions or any(_is_sleeping(frames) for _, frames in tasks):
+        positions: dict[int, object] = {id(task): _position(frames) for task, frames in tasks}
+        sleeping = [(id(task), frames) for task, frames in tasks if _is_sleeping(frames)]
+        polls = [(task, _poll_state(frames, self._poll_s)) for task, frames in sleeping]
+        positions |= {task: (positions[task], state) for task, state in polls}
+        if positions != self._positions or any(state is None for _, state in polls):
             self._positions, self._moved_at = positions, now
             self._deadlines = set()
+        if self._is_reported and not self._sink.is_interrupting:
             self._is_reported = False
-        if is_last or now >= self._moved_at + self._stall_s:
+        if self._is_reported:
+            if now >= self._moved_at + ENDING_S:
+                unshield()
+        elif is_last or now >= self._moved_at + self._stall_s:
             self._judge(tasks)
-        return now + self._stall_s / LOOKS
+        return now + (ENDING_S if self._is_reported else self._stall_s / LOOKS)
 
     def _judge(self, tasks: Sequence[tuple[object, list[FrameType]]]) -> None:
         """Report a stall, unless the test waits with a time limit, or for a thread of its own."""
@@ -84,9 +103,7 @@ class StallWatch:
         self._deadlines = _deadlines({task for task, _ in tasks})
         if self._deadlines and (not seen or self._deadlines & seen):
             return  # a client's own, which it sets for each of its requests, differ each time
-        if self._is_reported:
-            unshield()
-        elif self._sink.is_guarded:
+        if self._sink.is_guarded:
             self._is_reported = True
             frames = [each for _, each in tasks]
             self._sink.add(Stalled(report(frames, self._channels(), self._stall_s)))
@@ -164,14 +181,61 @@ def _position(frames: list[FrameType]) -> _Position:
 
 def _is_sleeping(frames: list[FrameType]) -> bool:
     """The program, and not a client on its behalf, waits for time to pass."""
+    return isfinite(_slept_s(frames))
+
+
+def _slept_s(frames: list[FrameType]) -> float:
     caller = ""
     for frame in frames:
         if not is_library(frame):
             caller = _module(frame)
         elif not caller.startswith(PRODUCT) or caller.startswith(TESTING):
-            if isfinite(_sleeps_s(frame)):
-                return True
-    return False
+            found = _sleeps_s(frame)
+            if isfinite(found):
+                return found
+    return inf
+
+
+def _poll_state(frames: list[FrameType], poll_s: float) -> object | None:
+    """The state that a poll looks at: all that functions of the program see. None: no poll, but a
+    sleep of some length, or one that may wait for a time."""
+    if _slept_s(frames) > poll_s:
+        return None
+    shown: list[object] = []
+    for frame in filter(_is_of_program, frames):
+        seen = {name: frame.f_globals.get(name) for name in frame.f_code.co_names}
+        seen |= frame.f_locals
+        functions = [each for each in seen.values() if isinstance(each, FunctionType)]
+        codes = [frame.f_code, *(each.__code__ for each in functions)]
+        if any(not CLOCKS.isdisjoint(code.co_names) for code in codes):
+            return None
+        for each in functions:
+            seen |= {name: each.__globals__.get(name) for name in each.__code__.co_names}
+            cells = zip(each.__code__.co_freevars, each.__closure__ or (), strict=False)
+            seen |= {name: _contents(cell) for name, cell in cells}
+        shown.append([(name, _shown(each)) for name, each in list(seen.items())[:SHOWN_MAX]])
+    return repr(shown)
+
+
+def _contents(cell: CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # nothing was bound to it yet
+        return None
+
+
+def _shown(value: object, depth: int = 1) -> object:
+    """A value as far as a change of it shows, without keeping it."""
+    match value:
+        case None | bool() | int() | float() | str() | bytes():
+            return value
+        case list() | tuple() | dict() | set() | frozenset() | deque():
+            return type(value).__name__, len(value)
+        case _ if depth and hasattr(value, "__dict__") and not isinstance(value, type | ModuleType):
+            fields = list(vars(value).items())[:SHOWN_MAX]
+            return type(value).__name__, [(name, _shown(each, 0)) for name, each in fields]
+        case _:
+            return type(value).__name__
 
 
 def _sleeps_s(frame: FrameType) -> float:

@@ -53,6 +53,9 @@ class ErrorSink(Protocol):
     @property
     def is_guarded(self) -> bool: ...
 
+    @property
+    def is_interrupting(self) -> bool: ...
+
     def add(self, error: BaseException) -> None: ...
 
 

@@ -87,6 +87,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         future.add_done_callback(self._called)
         return future
 
+    async def shutdown_default_executor(
+        self,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> None:
+        """Wait for the threads in real time: a limit would be over at once."""
+        self._calls += 1
+        try:
+            await super().shutdown_default_executor()
+        finally:
+            self._calls -= 1
+
     def _called(self, _: asyncio.Future[Any]) -> None:
         self._calls -= 1
 

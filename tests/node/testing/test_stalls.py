@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import anyio
@@ -188,3 +189,67 @@ async def test_mine(node):
     shown = told.stdout.partition("= FAILURES =")[2].partition("short test summary")[0]
     assert "test_mine waits in Channel.receive, test_mine.py:3: await orders.receive()" in shown
     assert "Traceback" not in shown and len(shown.strip().splitlines()) <= 10, told.stdout
+
+
+async def test_tasks_below_a_shield_end_soon_after_the_report(world: World, node: SimNode) -> None:
+    """Others move when they are interrupted; nothing is reported twice."""
+
+    async def wait_below_a_shield() -> None:
+        with anyio.CancelScope(shield=True):
+            await wait_for_ever()
+
+    with pytest.raises(TookTooLong) as caught, world.guard():
+        async with node.connect("orders", mode="queue") as orders, anyio.create_task_group() as all:
+            all.start_soon(wait_below_a_shield)
+            await orders.receive()
+    assert "wait_for_ever waits" in str(caught.value)
+    assert world.clock.elapsed() <= STALL_S + LOOK_S + 60
+
+
+@pytest.fixture
+def over_soon(world: World) -> Iterator[None]:
+    """A test that reads a clock itself is not said to poll."""
+    yield
+    assert world.clock.elapsed() <= STALL_S + 2 * LOOK_S
+
+
+@pytest.mark.usefixtures("over_soon")
+async def test_a_loop_that_polls_for_what_does_not_come_is_a_stall(
+    world: World, node: SimNode
+) -> None:
+    done: list[bytes] = []
+
+    async def poll_until(is_done: Callable[[], object]) -> None:
+        while not is_done():  # noqa: ASYNC110
+            await anyio.sleep(0.1)
+
+    with pytest.raises(TookTooLong, match="poll_until waits"), world.guard():
+        await poll_until(lambda: done)
+
+
+class Steps:
+    def __init__(self) -> None:
+        self.count = 0
+
+
+async def test_a_poll_that_sees_a_change_is_no_stall(world: World, node: SimNode) -> None:
+    steps, done = Steps(), list[int]()
+
+    async def step() -> None:
+        while True:
+            await anyio.sleep(STALL_S / 2)
+            steps.count += 1
+            done.append(1)
+
+    world.start(step)
+    while steps.count < 3:  # noqa: ASYNC110
+        await anyio.sleep(0.5)
+    while len(done) < 5:  # noqa: ASYNC110
+        await anyio.sleep(0.5)
+
+
+async def test_a_poll_for_a_time_is_no_stall(world: World, node: SimNode) -> None:
+    while world.clock.elapsed() < 1.5 * STALL_S:  # noqa: ASYNC110
+        await anyio.sleep(0.6)
+    for _ in range(round(2.5 * STALL_S)):
+        await anyio.sleep(0.6)

@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from millpond import NotFound
+from millpond.node.testing.time.asyncio_loop import VirtualLoop
 from millpond.node.testing.time.virtual_time import virtual
 from millpond.testing import SimNode, TookTooLong, World
 
@@ -144,3 +145,21 @@ async def test_a_world_can_live_in_real_time() -> None:
 def test_other_libraries_are_refused() -> None:
     with pytest.raises(ValueError, match="none of asyncio, trio"):
         virtual("curio")
+
+
+def test_the_end_of_a_loop_waits_for_its_threads() -> None:
+    """Runners of Python 3.12 and later give them 300 s, which pass at once in virtual time."""
+    done: list[int] = []
+
+    def work() -> None:
+        time.sleep(0.4)
+        done.append(1)
+
+    async def leave_a_thread() -> None:
+        loop = asyncio.get_running_loop()
+        loop.run_in_executor(None, work)
+        loop.call_later(1, done.append, 0)
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(leave_a_thread())
+    assert done[-1] == 1
