@@ -550,7 +550,8 @@ class Config:
     that proxies keep the connection. S2 has pings of its own."""
     public_url: str = ""
     """URL of the HTTP listener (`https://mill.example`), as workers of subscriptions reach it.
-    Empty: the address by which the client that made the subscription reached the node."""
+    Empty: the address by which the client that made the subscription reached the node. A standby
+    redirects requests to that of the owner."""
     webhooks: bool = True
     """Call webhooks. Without it subscriptions of this type are refused (400), and deliveries of
     those that exist fail; pull-wake works."""
@@ -699,6 +700,7 @@ class Config:
             snapshot_every_s=self.replica_snapshot_s,
             keep_s=self.replica_keep_s,
             ack_s=self.replica_ack_s,
+            public_url=self.public_url,
         )
 
     @property

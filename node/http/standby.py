@@ -1,5 +1,5 @@
 """The HTTP listener of a standby: `/health` and `/ready` tell what it is, and everything else is
-refused until it has taken over.
+redirected to the owner, where that has a public address, or refused until it has taken over.
 
 It knows no clients and has no store, so a request of another machine gets no reason. The browser
 policy is that of the node: no page learns from it that there is a standby.
@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from math import inf
+from typing import Protocol
 
 import anyio
 from anyio.abc import TaskGroup
@@ -35,15 +36,26 @@ RETRY_AFTER_S = 1
 ROLE = "standby"
 REFUSED = "this node is a standby: it serves once it has taken over; ask the owner of the replica"
 
-State = Callable[[], str]
-"""The state of a standby, in words."""
+REDIRECTED = "this node is a standby: the owner of the replica is at the address of Location"
+
+
+class StandbyState(Protocol):
+    """A standby, as its listener shows it."""
+
+    @property
+    def state(self) -> str:
+        """Its state, in words."""
+
+    @property
+    def owner_url(self) -> str:
+        """The public address of the owner; empty: there is none, or it gives no sign of life."""
 
 
 class StandbyApplication:
     """The ASGI application of a standby."""
 
-    def __init__(self, state: State, policy: BrowserPolicy) -> None:
-        self._state = state
+    def __init__(self, standby: StandbyState, policy: BrowserPolicy) -> None:
+        self._standby = standby
         self._policy = policy
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -77,6 +89,11 @@ class StandbyApplication:
                     {"ready": False, "role": ROLE, "reasons": [*self._reasons(scope)]},
                     retry,
                 )
+            case _ if owner := self._standby.owner_url:
+                target = owner.rstrip("/").encode() + scope["raw_path"]
+                if scope["query_string"]:
+                    target += b"?" + scope["query_string"]
+                return 307, {"code": ROLE, "message": REDIRECTED}, [(b"location", target)]
             case _:
                 return 503, {"code": ROLE, "message": REFUSED}, retry
 
@@ -93,7 +110,7 @@ class StandbyApplication:
     def _reasons(self, scope: Scope) -> Iterator[str]:
         client = scope.get("client")
         is_here = client is not None and not is_remote(client[0])
-        yield f"standby: {self._state()}" if is_here else "standby"
+        yield f"standby: {self._standby.state}" if is_here else "standby"
 
 
 class _Clock:
@@ -114,7 +131,7 @@ class _Clock:
 
 
 async def listen_as_standby(
-    tasks: TaskGroup, config: Config, state: State, wall: Callable[[], float]
+    tasks: TaskGroup, config: Config, standby: StandbyState, wall: Callable[[], float]
 ) -> str | None:
     """Serve at the HTTP address of `config` until `tasks` are cancelled; gives the address, None:
     there is no such listener. Raises ValueError, TlsError, OSError."""
@@ -124,7 +141,7 @@ async def listen_as_standby(
     clock = _Clock(wall)
     tls = TlsListeners(config, wall, ConnectionCounters(), lambda digest: None)
     server = HttpServer(
-        StandbyApplication(state, browser_policy(config, tls.certificate_names)),
+        StandbyApplication(standby, browser_policy(config, tls.certificate_names)),
         settings_of(config),
         clock,
         partial(contain, "request/http"),

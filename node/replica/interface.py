@@ -10,7 +10,8 @@ import msgspec
 class ReplicaSettings(msgspec.Struct, frozen=True):
     """The address of the replica, and its limits: bytes that may wait for it; a snapshot after so
     many bytes of journal or so many seconds; seconds that old snapshots and journal objects are
-    kept; seconds that an acknowledgement of `replicated` waits."""
+    kept; seconds that an acknowledgement of `replicated` waits. `public_url` is that of the HTTP
+    listener, to which standbys send its clients."""
 
     url: str
     lag_bytes_max: int
@@ -18,6 +19,7 @@ class ReplicaSettings(msgspec.Struct, frozen=True):
     snapshot_every_s: float
     keep_s: float
     ack_s: float
+    public_url: str = ""
 
 
 class ReplicaInfo(msgspec.Struct, frozen=True):

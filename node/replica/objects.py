@@ -59,7 +59,7 @@ class FormatObject(msgspec.Struct, frozen=True):
 
 class Owner(msgspec.Struct, frozen=True):
     """The process of an epoch: it ships from journal object `number` on. `made_at` in seconds since
-    1970; `host` is for people."""
+    1970; `host` is for people, `url` the public address of its HTTP listener, if it has one."""
 
     epoch: int
     node: bytes
@@ -67,6 +67,7 @@ class Owner(msgspec.Struct, frozen=True):
     number: int
     made_at: float
     host: str = ""
+    url: str = ""
 
 
 class JournalHeader(msgspec.Struct, frozen=True, omit_defaults=True):

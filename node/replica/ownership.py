@@ -31,11 +31,12 @@ CLAIMS_MAX = 100
 
 class Claimant(msgspec.Struct, frozen=True):
     """A process that claims: the id of the node in its replica, and an id of this run of it, 16
-    random bytes each; `host` is for people."""
+    random bytes each; `host` is for people, `url` the public address of its HTTP listener."""
 
     node: bytes
     run: bytes
     host: str = ""
+    url: str = ""
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -68,7 +69,15 @@ def claim(objects: ObjectStore, claimant: Claimant, number: int, wall: float) ->
     epoch = max((number_of(each.name) for each in objects.list(OWNER)), default=0)
     for _ in range(CLAIMS_MAX):
         epoch += 1
-        owner = Owner(epoch, claimant.node, claimant.run, next_number, wall, claimant.host)
+        owner = Owner(
+            epoch,
+            claimant.node,
+            claimant.run,
+            next_number,
+            wall,
+            claimant.host,
+            claimant.url,
+        )
         try:
             objects.create(owner_name(epoch), encode_json(owner))
         except ObjectExists:

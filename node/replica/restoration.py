@@ -303,7 +303,7 @@ class JournalCursor:
         self._objects = objects
         self._at = at
         self._is_live = is_live
-        self.history = manifest.history
+        self.history, self.epoch = manifest.history, manifest.epoch
         self.number = manifest.number
         self.reached = self.behind = manifest.lsn
         """The lsn up to which everything was given, and that before the last object."""
@@ -331,7 +331,7 @@ class JournalCursor:
                 self.history, self.reached = header.history, header.after_lsn
             if header.after_lsn > self.reached:
                 raise BadReplica(f"{journal_name(self.number)} begins behind {self.reached}")
-            self.last, self.number = header, self.number + 1
+            self.last, self.number, self.epoch = header, self.number + 1, header.epoch
             if header.last_lsn > self.reached:
                 self.behind, self.reached = self.reached, header.last_lsn
                 yield header, body

@@ -106,7 +106,8 @@ class ReplicaService:
         self._made = self._failed = SnapshotReply(SnapshotState.WAITING)
         """The attempts that were made and that failed last."""
         position = self._read_position()
-        claimant = Claimant(position.node, entropy(ID_BYTES), socket.gethostname())
+        run, host = entropy(ID_BYTES), socket.gethostname()
+        claimant = Claimant(position.node, run, host, settings.public_url)
         self.shipper = Shipper(
             self._objects,
             claimant,

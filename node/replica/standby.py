@@ -52,9 +52,11 @@ from millpond.node.replica.objects import (
     decode_beat,
     decode_format,
     decode_journal_object,
+    decode_owner,
     encode_journal_object,
     encode_json,
     journal_name,
+    owner_name,
     records_of,
     standby_name,
     takeover_name,
@@ -123,6 +125,7 @@ class Standby:
         """The copy ends before a history without a snapshot, and an operator allows that."""
         self._threads = anyio.CapacityLimiter(4)
         self._sign: object = None
+        self._owner_epoch, self._owner_url = 0, ""
         self._seen_at = self._looked_at = now()
         self._every_s = BEAT_S
         self._told_at = -TELL_S
@@ -178,6 +181,12 @@ class Standby:
         return f"follows up to object {self._number}; a sign of the owner {silent_s:.1f} s ago"
 
     @property
+    def owner_url(self) -> str:
+        """The public address of the owner's HTTP listener; empty: it has none, or gives no sign of
+        life."""
+        return "" if self._error or self._is_silent else self._owner_url
+
+    @property
     def _number(self) -> int:
         return 0 if self._cursor is None else self._cursor.number
 
@@ -210,6 +219,7 @@ class Standby:
         is_new = self._store is None and self._begin()
         if self._store is not None:
             self._apply()
+        self._look_for_owner()
         beats = self._objects.list(BEAT)
         sign = (self._number, beats[-1].name if beats else "")
         if sign != self._sign:
@@ -223,6 +233,15 @@ class Standby:
                 except NoObject:
                     pass  # removed meanwhile
         return is_new
+
+    def _look_for_owner(self) -> None:
+        epoch = 0 if self._cursor is None else self._cursor.epoch
+        if epoch == self._owner_epoch:
+            return
+        url, name = "", owner_name(epoch)
+        with suppress(NoObject):
+            url = decode_owner(self._objects.get(name), name).url if epoch else ""
+        self._owner_url, self._owner_epoch = url, epoch
 
     # The copy.
 

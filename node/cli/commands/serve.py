@@ -410,9 +410,7 @@ async def _stood_by(config: Config, as_json: bool, signals: AsyncIterator[signal
                     return
 
         try:
-            address = await listen_as_standby(
-                tasks, config, lambda: standby.state, environment.wall
-            )
+            address = await listen_as_standby(tasks, config, standby, environment.wall)
         except ValueError as exc:
             raise usage_error(f"http: {exc}") from exc
         except (ConfigError, OSError) as exc:

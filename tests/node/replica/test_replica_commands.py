@@ -8,6 +8,8 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -289,6 +291,33 @@ def test_a_standby_tells_what_it_is(tmp_path: Path) -> None:
             killed(owner)
             assert json.loads(process.stdout.readline())["event"] == "ready"
             assert _answer(http, "/ready")[0] == 200
+
+
+def test_a_standby_redirects_to_the_public_address_of_the_owner(tmp_path: Path) -> None:
+    """With the same method, path and query, as long as the owner lives."""
+    url = f"file://{tmp_path}/replica"
+    port, http = free_port(), f"127.0.0.1:{free_port()}"
+    public = f"http://127.0.0.1:{port}"
+    owner_env = quick(url, MILLPOND_PUBLIC_URL=public, MILLPOND_HTTP=f"127.0.0.1:{port}")
+    standby_env = quick(url, MILLPOND_STANDBY="true", MILLPOND_TAKEOVER_S="60")
+    words = ("serve", "--json", "--p2p", "127.0.0.1:0", "--ws", "off", "--s3p", "off")
+    words = (*words, "--rustlog", "off", "--data", str(tmp_path / "b"), "--http", http)
+    owner = ("serve", "--json", "--p2p", "127.0.0.1:0", "--ws", "off", "--s3p", "off")
+    owner = (*owner, "--rustlog", "off", "--data", str(tmp_path / "a"))
+    with started(*owner, env=owner_env) as node:
+        assert node.stdout is not None and node.stdout.readline()
+        wait_for(url, environment(), snapshots=1)
+        with started(*words, env=standby_env) as process:
+            assert process.stdout is not None and process.stdout.readline()
+            with closing(HTTPConnection(http, timeout=LIMIT_S)) as connection:
+                connection.request("PUT", "/v1/stream/a%20b?x=1", body=b"data")
+                answer = connection.getresponse()
+                assert answer.status == 307
+                assert answer.headers["Location"] == f"{public}/v1/stream/a%20b?x=1"
+                assert json.loads(answer.read())["code"] == "standby"
+            assert _answer(http, "/health")[2] == {"role": "standby"}, "of itself"
+            followed, direct = (_answer(each, "/v1/streams") for each in (http, public[7:]))
+            assert followed[2] == direct[2] and direct[2].get("code") != "standby"
 
 
 def _answer(

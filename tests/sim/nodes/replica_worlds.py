@@ -54,6 +54,8 @@ EVENTS = (
 SETTLE_S = 120.0
 """So long after the last fault one of them serves."""
 LOOK_S = 0.05
+LAGS_MAX = (200, 2**26)
+"""With the first one what waits for an object store that is away is given up: a history begins."""
 
 
 @dataclass
@@ -109,13 +111,14 @@ def live(seed: int, folder: Path) -> Counter[str]:
 
 async def _live(seed: int, folder: Path, counts: Counter[str]) -> None:
     rng = Random(f"replica {seed}")
+    lag_max = rng.choice(LAGS_MAX)
     async with World(seed, folder=folder, threads=False, timeout_s=120) as world:
         world.expect(Superseded)
         store = SimulatedStore(Random(f"objects {seed}"), world.clock.now)
         views = {f"sim://{name}": store.view() for name in NAMES}
         with simulated_requests(views):
             machines = [
-                Machine(name, view, _node(world, name, folder, url))
+                Machine(name, view, _node(world, name, folder, url, lag_max))
                 for name, (url, view) in zip(NAMES, views.items(), strict=True)
             ]
             pair = Pair(world, store, machines, rng, counts=counts)
@@ -123,8 +126,8 @@ async def _live(seed: int, folder: Path, counts: Counter[str]) -> None:
                 world.start(_run, pair, each)
                 world.start(_write, pair, each)
             await _serves(pair)
-            for _ in range(rng.randint(3, 9)):
-                await world.clock.sleep(rng.uniform(0.5, 6.0))
+            for _ in range(rng.randint(4, 12)):
+                await world.clock.sleep(rng.choice((0.0, 0.3, 1.0, 4.0)))
                 event = rng.choice(EVENTS)
                 counts[event] += 1
                 await _happens(pair, event, folder)
@@ -136,7 +139,7 @@ async def _live(seed: int, folder: Path, counts: Counter[str]) -> None:
                 await each.node.crash()
 
 
-def _node(world: World, name: str, folder: Path, url: str) -> SimNode:
+def _node(world: World, name: str, folder: Path, url: str, lag_max: int) -> SimNode:
     context = WorldContext(
         world.tasks,
         world.clock,
@@ -150,6 +153,7 @@ def _node(world: World, name: str, folder: Path, url: str) -> SimNode:
         "replica": url,
         "durability": Durability.REPLICATED,
         "replica_ack_s": ACK_S,
+        "replica_lag_bytes_max": lag_max,
         "replica_keep_s": 20.0,
         "replica_snapshot_s": 15.0,
         "channels": (ChannelRule.parse("*=queue"),),
@@ -224,11 +228,11 @@ async def _happens(pair: Pair, event: str, folder: Path) -> None:
             await _kill(pair, rng.choice([each for each in pair.machines if each is not machine]))
         case "part":
             machine.view.is_parted = True
-            await world.clock.sleep(rng.choice((0.5, 3.0, 20.0)))
+            await world.clock.sleep(rng.choice((0.5, 4.0, 8.0)))
             machine.view.heal()
         case "slow":
-            machine.view.request_s = rng.choice((0.5, 4.0, 60.0))
-            await world.clock.sleep(rng.choice((3.0, 20.0)))
+            machine.view.request_s = rng.choice((0.5, 4.0, 20.0))
+            await world.clock.sleep(rng.choice((3.0, 10.0)))
             machine.view.heal()
         case "refuse":
             machine.view.has_wrong_credentials = True
