@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import repeat
 from typing import Any
 
 import anyio
@@ -20,11 +21,14 @@ from millpond.node.jobs.worker.worker import Worker
 PAYLOAD = {"to": "alice@example.org", "subject": "hello", "number": 1234567, "flags": [1, 2, 3]}
 PRODUCERS = 16
 IDLE_JOBS = 200
+BULK = 1000
+"""The jobs of one call."""
 RUN_S = 120.0
 
 
 class JobsResult(msgspec.Struct, frozen=True):
-    """Rates in jobs a second; latencies of an idle worker from the put until the handler starts.
+    """Rates in jobs a second, `bulk_rate` that of `put_many`; latencies of an idle worker from the
+    put until the handler starts.
 
     `node_us`, `worker_us`: CPU time for each job, from its put to its end.
     """
@@ -34,6 +38,7 @@ class JobsResult(msgspec.Struct, frozen=True):
     jobs: int
     concurrency: int
     put_rate: float
+    bulk_rate: float
     run_rate: float
     p50_us: float
     p99_us: float
@@ -69,6 +74,7 @@ async def measure_jobs(
         node_us = None if clocks.node_cpu is None else (clocks.node_cpu() - first_cpu) / jobs * 1e6
         worker_us = (clocks.own_cpu() - own_cpu) / jobs * 1e6
         waits = await _idle_latencies(url, queue, clocks)
+        bulk_s = await _put_in_bulk(url, jobs, clocks)
         counts = await queue.counts()
     left = counts.ready + counts.delayed + counts.leased + counts.dead
     missing = sum(1 for job in ids if job not in started)
@@ -79,6 +85,7 @@ async def measure_jobs(
         jobs,
         concurrency,
         jobs / put_s,
+        jobs / bulk_s,
         jobs / run_s,
         waits[len(waits) // 2] * 1e6,
         waits[int(len(waits) * 0.99)] * 1e6,
@@ -102,6 +109,17 @@ async def _put_all(queue: Queue, jobs: int) -> list[int]:
         for _ in range(PRODUCERS):
             tasks.start_soon(produce)
     return ids
+
+
+async def _put_in_bulk(url: str, jobs: int, clocks: Clocks) -> float:
+    """Put jobs in a few calls, into another queue, and delete them; the seconds of the puts."""
+    async with Queue(url, "bench-bulk") as queue:
+        at = clocks.now()
+        for start in range(0, jobs, BULK):
+            await queue.put_many(repeat(PAYLOAD, min(BULK, jobs - start)))
+        bulk_s = clocks.now() - at
+        await queue.channel.channels.purge("jobs/bench-bulk")
+    return bulk_s
 
 
 async def _run_all(

@@ -1,64 +1,118 @@
-"""Job queues side by side: a node, arq on Redis, huey on SQLite, in memory and on the disk.
+"""Job queues side by side: a node, arq, Celery and huey on Redis, huey on SQLite, procrastinate on
+PostgreSQL, BullMQ on Redis; all durable, each with one worker process.
 
-    python -m venv PEERS && PEERS/bin/pip install arq huey
-    python -m tests.bench.jobs --peers PEERS/bin/python [--jobs 5000] [--rounds 3]
+    python -m venv PEERS/python && PEERS/python/bin/pip install arq huey procrastinate[psycopg]
+    python -m venv PEERS/celery && PEERS/celery/bin/pip install celery[redis]
+    mkdir PEERS/node && cd PEERS/node && npm install bullmq ioredis
+    python -m tests.bench.jobs --peers PEERS [--jobs 5000] [--rounds 3]
 
-Each round measures all, one after the other; the table has the medians. End to end is both phases
-together, jobs put and run, and how many times the peer's that is at the same durability.
+It needs `redis-server` and, as root, the programs of PostgreSQL. A peer that is not there has no
+row. Each round measures all, one after the other; the table has the medians. CPU is that of the
+server with its children and of the program, for a job that is put and run.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 PEERS = ROOT / "tests" / "bench" / "jobs_peers.py"
-LIMIT_S = 300.0
+BULLMQ = ROOT / "tests" / "bench" / "jobs_bullmq.mjs"
+LIMIT_S = 600.0
 READY_S = 10.0
-
-Rates = tuple[float, float, float]
-"""Jobs put, run, and both one after the other, a second."""
+NODE = "node"
 
 HEADER = """\
-| queue | put/s | run/s | end to end/s | / arq | / huey |
+| queue | put/s | put/s in bulk | run/s | put to start, p50 | CPU of a job |
 | --- | ---: | ---: | ---: | ---: | ---: |"""
 
 
+class Rates(NamedTuple):
+    """Jobs put, put in bulk and run a second; the median from the put to the start of the handler
+    of an idle worker, in ms; the processor time of a job, in us. None: it has no such thing."""
+
+    put: float
+    bulk: float | None
+    run: float
+    p50_ms: float | None
+    cpu_us: float
+
+
 @contextmanager
-def redis(folder: Path, *options: str) -> Iterator[int]:
-    """A server of its own; its port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+def redis(folder: Path) -> Iterator[tuple[int, int]]:
+    """A server of its own, with a sync for each write; its process and port."""
+    port = free_port()
     words = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]
-    with subprocess.Popen(
-        [*words, "--save", "", *options], stdout=subprocess.PIPE, text=True
-    ) as process:
+    words += ["--save", "", "--appendonly", "yes", "--appendfsync", "always"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             for line in process.stdout:
                 if "eady to accept" in line:
                     break
-            yield port
+            yield process.pid, port
         finally:
             process.terminate()
 
 
+@contextmanager
+def postgres(folder: Path) -> Iterator[tuple[int, str]]:
+    """A server of its own, of the user postgres; its process and the words to connect."""
+    port = free_port()
+    shutil.chown(folder, "postgres")
+    data = folder / "data"
+    as_user = ("runuser", "-u", "postgres", "--")
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    initialize = (*as_user, "initdb", "-D", str(data), "-A", "trust", "-U", "bench")
+    subprocess.run(initialize, check=True, cwd=folder, **quiet)  # type: ignore[call-overload]
+    words = (*as_user, "postgres", "-D", str(data), "-p", str(port), "-k", str(folder))
+    with subprocess.Popen(
+        (*words, "-c", "listen_addresses=127.0.0.1"), cwd=folder, **quiet
+    ) as process:  # type: ignore[call-overload]
+        try:
+            ends_at = time.monotonic() + READY_S
+            while True:
+                with socket.socket() as probe:
+                    if probe.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                assert time.monotonic() < ends_at, "the server does not start"
+                time.sleep(0.05)
+            time.sleep(0.5)
+            pid = int((data / "postmaster.pid").read_text().split("\n")[0])
+            yield pid, f"host=127.0.0.1 port={port} user=bench dbname=postgres"
+            os.kill(pid, 2)
+        finally:
+            process.wait(READY_S)
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
 def run(*words: str) -> dict[str, Any]:
     """A command's one object."""
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, timeout=LIMIT_S, check=True)
-    told: dict[str, Any] = json.loads(done.stdout)
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
+    if done.returncode:
+        raise SystemExit(f"{words}: {done.stderr[-2000:]}")
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return told
 
 
@@ -66,61 +120,86 @@ def rates(told: dict[str, Any]) -> Rates:
     """The figures of a run in which every job was done."""
     if told.get("missing") or told.get("faults"):
         raise SystemExit(f"jobs were lost: {told}")
-    put, ran = told["put_rate"], told["run_rate"]
-    return put, ran, 1 / (1 / put + 1 / ran)
+    p50_ms, cpu_us = told.get("p50_ms"), told.get("cpu_us")
+    if "worker_us" in told:  # of a node
+        p50_ms, cpu_us = told["p50_us"] / 1000, told["worker_us"] + told["node_us"]
+    assert cpu_us is not None
+    return Rates(told["put_rate"], told.get("bulk_rate"), told["run_rate"], p50_ms, cpu_us)
 
 
-def measure(peers: str, jobs: int, concurrency: int) -> Iterator[tuple[str, Rates]]:
+def measure(peers: Path, jobs: int, concurrency: int) -> Iterator[tuple[str, Rates]]:
     """One round."""
     shape = ("--jobs", str(jobs), "--concurrency", str(concurrency))
     ours = (sys.executable, "-m", "millpond", "bench", "jobs", "--json", *shape)
-    with tempfile.TemporaryDirectory(prefix="millpond-bench-", dir=Path.home()) as name:
-        folder = Path(name)
-        for durability, options, fsync in (
-            ("memory", ("--appendonly", "no"), ()),
-            ("disk", ("--appendonly", "yes", "--appendfsync", "always"), ("--fsync",)),
-        ):
-            yield f"node, {durability}", rates(run(*ours, "--durability", durability))
-            with redis(folder, *options) as port:
-                told = run(peers, str(PEERS), "arq", "--redis", str(port), *shape)
-            yield f"arq on Redis, {durability}", rates(told)
-            file = str(folder / f"{durability}.sqlite3")
-            told = run(peers, str(PEERS), "huey", "--file", file, *fsync, *shape)
-            yield f"huey on SQLite, {durability}", rates(told)
-            for path in folder.glob("*.sqlite3*"):
-                path.unlink()
+    yield NODE, rates(run(*ours, "--durability", "disk"))
+    python, celery = (str(peers / each / "bin" / "python") for each in ("python", "celery"))
+    for name, program, words in (
+        ("arq on Redis", python, (str(PEERS), "arq")),
+        ("huey on Redis", python, (str(PEERS), "huey")),
+        ("Celery on Redis", celery, (str(PEERS), "celery")),
+        ("BullMQ on Redis", shutil.which("node") or "", (str(BULLMQ),)),
+    ):
+        is_bullmq = words[0] == str(BULLMQ)
+        needed = peers / "node" / "node_modules" / "bullmq" if is_bullmq else Path(program)
+        if not needed.exists() or shutil.which("redis-server") is None:
+            continue
+        with scratch() as folder, redis(folder) as (pid, port):
+            address = ("--address", f"redis://127.0.0.1:{port}/0")
+            if is_bullmq:
+                address = ("--port", str(port))
+                words += ("--modules", str(peers / "node"))
+            yield name, rates(run(program, *words, "--server", str(pid), *address, *shape))
+    if Path(python).exists():
+        with scratch() as folder:
+            words = (str(PEERS), "huey", "--address", str(folder / "huey.sqlite3"))
+            yield "huey on SQLite", rates(run(python, *words, *shape))
+        if os.geteuid() == 0 and shutil.which("initdb") is not None:
+            with scratch() as folder, postgres(folder) as (pid, address_of):
+                words = (str(PEERS), "procrastinate", "--address", address_of)
+                told = run(python, *words, "--server", str(pid), *shape)
+            yield "procrastinate on PostgreSQL", rates(told)
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder on a disk."""
+    with tempfile.TemporaryDirectory(prefix="millpond-bench-", dir="/var/tmp") as name:
+        yield Path(name)
 
 
 def table(found: dict[str, list[Rates]]) -> list[str]:
-    """The lines: medians, and by how much a node is ahead."""
-    middle = {
-        name: [median(column) for column in zip(*measured, strict=True)]
-        for name, measured in found.items()
-    }
+    """The lines: medians."""
     lines = HEADER.splitlines()
-    for name, (put, ran, both) in middle.items():
-        ratios = ["", ""]
-        if name.startswith("node"):
-            durability = name.partition(", ")[2]
-            peers = (f"arq on Redis, {durability}", f"huey on SQLite, {durability}")
-            ratios = [f"{both / middle[peer][2]:.2f}" if peer in middle else "" for peer in peers]
-        figures = [f"{rate:,.0f}" for rate in (put, ran, both)]
-        lines.append(f"| {' | '.join([name, *figures, *ratios])} |")
+    for name, measured in found.items():
+        put, bulk, ran, p50_ms, cpu_us = (_median(column) for column in zip(*measured, strict=True))
+        cells = [_shown(put), _shown(bulk), _shown(ran)]
+        cells += ["-" if p50_ms is None else f"{p50_ms:.2f} ms", f"{cpu_us or 0.0:,.0f} us"]
+        lines.append(f"| {' | '.join([name, *cells])} |")
     return lines
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    there = [each for each in values if each is not None]
+    return median(there) if there else None
+
+
+def _shown(rate: float | None) -> str:
+    return "-" if rate is None else f"{rate:,.0f}"
 
 
 def main() -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peers", required=True, metavar="PYTHON", help="has arq and huey")
+    parser.add_argument("--peers", required=True, type=Path, metavar="FOLDER")
     parser.add_argument("--jobs", type=int, default=5000)
-    parser.add_argument("--concurrency", type=int, default=10)
+    parser.add_argument("--concurrency", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     found: dict[str, list[Rates]] = defaultdict(list)
     for _ in range(args.rounds):
         for name, each in measure(args.peers, args.jobs, args.concurrency):
             found[name].append(each)
+            print(name, each, file=sys.stderr, flush=True)
     print("\n".join(table(found)))
 
 

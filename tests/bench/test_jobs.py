@@ -1,38 +1,33 @@
-"""The table of job queues: medians, both phases together, and who is ahead by how much."""
+"""The table of job queues: medians, and what a peer does not have."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.bench.jobs import rates, table
+from tests.bench.jobs import Rates, rates, table
 
 
-def told(put: float, ran: float) -> dict[str, float]:
-    return {"put_rate": put, "run_rate": ran, "missing": 0}
-
-
-def test_end_to_end_is_both_phases_one_after_the_other() -> None:
-    assert rates(told(1000, 1000))[2] == pytest.approx(500)
-    assert rates(told(3000, 6000))[2] == pytest.approx(2000)  # 3000 jobs: 1 s, then 0.5 s
+def test_the_figures_of_a_node_and_of_a_peer_are_of_one_kind() -> None:
+    told = {"put_rate": 3000.0, "bulk_rate": 9000.0, "run_rate": 6000.0}
+    node = told | {"faults": {}, "p50_us": 900, "worker_us": 100.0, "node_us": 20.0}
+    peer = told | {"missing": 0, "p50_ms": 0.9, "cpu_us": 120.0}
+    assert rates(node) == rates(peer) == Rates(3000, 9000, 6000, 0.9, 120)
 
 
 def test_lost_jobs_are_no_measurement() -> None:
+    told = {"put_rate": 1.0, "run_rate": 1.0, "cpu_us": 1.0}
     for lost in ({"missing": 1}, {"faults": {"left": 2}}):
         with pytest.raises(SystemExit, match="lost"):
-            rates(told(1, 1) | lost)
+            rates(told | lost)
 
 
-def test_the_table_has_medians_and_compares_a_node_with_peers_of_the_same_durability() -> None:
+def test_the_table_has_medians() -> None:
     lines = table(
         {
-            "node, memory": [(9.0, 9.0, 4500.0), (9.0, 9.0, 6000.0), (9.0, 9.0, 9000.0)],
-            "arq on Redis, memory": [(9.0, 9.0, 500.0)],
-            "huey on SQLite, memory": [(9.0, 9.0, 4000.0)],
-            "node, disk": [(8000.0, 8000.0, 4000.0)],
-            "huey on SQLite, disk": [(2000.0, 2000.0, 1000.0)],
+            "node": [Rates(each, each, each, each, each) for each in (4500.0, 6000.0, 9000.0)],
+            "huey": [Rates(2000, None, 1000, None, 120)],
         }
     )
-    assert lines[2] == "| node, memory | 9 | 9 | 6,000 | 12.00 | 1.50 |"
-    assert lines[3] == "| arq on Redis, memory | 9 | 9 | 500 |  |  |"
-    assert lines[5] == "| node, disk | 8,000 | 8,000 | 4,000 |  | 4.00 |"
+    assert lines[2] == "| node | 6,000 | 6,000 | 6,000 | 6000.00 ms | 6,000 us |"
+    assert lines[3] == "| huey | 2,000 | - | 1,000 | - | 120 us |"
     assert {line.count("|") for line in lines} == {7}

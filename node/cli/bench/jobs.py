@@ -30,17 +30,19 @@ examples:
   millpond bench jobs --jobs 20000 --concurrency 64
 
 put    16 producers on one connection, each waits for its receipt
+bulk   1000 jobs in each call
 run    one worker process with an empty handler and --concurrency jobs at once, from the start of
        the worker until the last job is done
 begin  from a put to the start of the handler in an idle worker; 200 jobs, one by one
 
 If a job does not start, or remains, the exit code is 1. `again` counts jobs that started more than
 once, which is allowed. Node, producers and worker share the machine. --json prints an object: row,
-durability, jobs, concurrency, put_rate, run_rate (per second), p50_us, p99_us, node_us, worker_us
-(processor time per job; null if unknown), again, faults.
+durability, jobs, concurrency, put_rate, bulk_rate, run_rate (per second), p50_us, p99_us, node_us,
+worker_us (processor time per job; null if unknown), again, faults.
 """
 JOBS, CONCURRENCY = 5000, 10
-COLUMNS = {"put": 12, "run": 12, "begin p50": 12, "p99": 12, "node CPU": 11, "worker": 11}
+COLUMNS = {"put": 12, "bulk": 12, "run": 12, "begin p50": 12, "p99": 12}
+COLUMNS |= {"node CPU": 11, "worker": 11}
 HEADER = f"{'row':12}" + "".join(f"{name:>{width}}" for name, width in COLUMNS.items())
 
 
@@ -113,7 +115,7 @@ def _line(result: JobsResult) -> str:
     node_us = "-" if result.node_us is None else f"{result.node_us:.1f} us"
     again = f"  {result.again} begun again" if result.again else ""
     return (
-        f"{result.row:12}{result.put_rate:>10,.0f}/s{result.run_rate:>10,.0f}/s"
+        f"{result.row:12}{result.put_rate:>10,.0f}/s{result.bulk_rate:>10,.0f}/s{result.run_rate:>10,.0f}/s"
         f"{result.p50_us / 1000:>9.3f} ms{result.p99_us / 1000:>9.3f} ms"
         f"{node_us:>11}{result.worker_us:>8.1f} us{again}"
     )

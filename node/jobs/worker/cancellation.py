@@ -35,10 +35,16 @@ async def is_worker_cancelled() -> bool:
     return False
 
 
+def has_own_cancellation() -> bool:
+    """Whether the handler's own task was cancelled, and it went on."""
+    task = _task()
+    return task is not None and task.cancelling() > 0
+
+
 async def drop_own_cancellation() -> None:
     """Forget a cancellation of the handler's own task that it went on after."""
     task = _task()
-    if task is None or not task.cancelling():
+    if task is None:
         return
     while task.cancelling():
         task.uncancel()

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import copy_context
 from functools import partial
-from types import coroutine
+from types import CoroutineType, coroutine
 from typing import Any, TypeVar
 
 import anyio
@@ -21,6 +21,7 @@ from millpond.node.jobs.task import finished
 from millpond.node.jobs.worker.batches import Batches
 from millpond.node.jobs.worker.cancellation import (
     drop_own_cancellation,
+    has_own_cancellation,
     is_cancelled_around,
     is_worker_cancelled,
 )
@@ -60,7 +61,7 @@ async def run_handler(
             if leased.task.timeout_s is not None:
                 scope.deadline = anyio.current_time() + leased.task.timeout_s
             if not (leased.is_lost or leased.is_given_up):
-                job = Job(leased, now, _reporting(report), shared.state)
+                job = Job(leased, now, partial(_in_loop, shared.loop, report), shared.state)
                 outcome = Done(await _result(leased, job, shared))
     except NOT_CAUGHT:
         raise
@@ -72,7 +73,8 @@ async def run_handler(
         leased.is_timed_out = True
         error = AttemptTimedOut(f"it took longer than {leased.task.timeout_s:g} s")
         outcome = Failed(error)
-    await drop_own_cancellation()
+    if has_own_cancellation():
+        await drop_own_cancellation()
     return outcome
 
 
@@ -121,10 +123,23 @@ class HandlerThreads:
             raise
 
 
-class WorkerContext(msgspec.Struct, frozen=True):
-    """The parts that the handlers of a worker share: threads, batches, what is called around each
-    of them, and the value of the worker's lifespan."""
+class LoopThread(msgspec.Struct, frozen=True):
+    """The thread of an event loop, and the means to reach the loop from others."""
 
+    thread: int
+    token: anyio.lowlevel.EventLoopToken
+
+    @staticmethod
+    def current() -> LoopThread:
+        """That of the caller."""
+        return LoopThread(threading.get_ident(), anyio.lowlevel.current_token())
+
+
+class WorkerContext(msgspec.Struct, frozen=True):
+    """The parts that the handlers of a worker share: the loop, threads, batches, what is called
+    around each of them, and the value of the worker's lifespan."""
+
+    loop: LoopThread
     threads: HandlerThreads
     batches: Batches
     middleware: tuple[Middleware, ...] = ()
@@ -148,6 +163,8 @@ async def _handled(leased: LeasedJob, job: Job, shared: WorkerContext) -> object
         return await shared.batches.result(task, arguments[0] if arguments else None, job)
     call = partial(task.handler, *arguments)
     value = call() if task.is_async else await shared.threads.run(call)
+    if type(value) is CoroutineType:  # as of most handlers
+        return await value
     return await finished(value)
 
 
@@ -176,16 +193,12 @@ def _is_cancellation(error: BaseException) -> bool:
     return isinstance(error, anyio.get_cancelled_exc_class())
 
 
-def _reporting(report: Report) -> Report:
-    """`report` for any thread: an async handler may report progress from one, too."""
-    return partial(_in_loop, threading.get_ident(), anyio.lowlevel.current_token(), report)
-
-
-def _in_loop(home: int, token: anyio.lowlevel.EventLoopToken, report: Report, value: Any) -> None:
-    if threading.get_ident() == home:
+def _in_loop(loop: LoopThread, report: Report, value: Any) -> None:
+    """Report from any thread: an async handler may report progress from one, too."""
+    if threading.get_ident() == loop.thread:
         report(value)
     else:
-        anyio.from_thread.run_sync(report, value, token=token)
+        anyio.from_thread.run_sync(report, value, token=loop.token)
 
 
 T = TypeVar("T")

@@ -35,6 +35,7 @@ from millpond.node.jobs.worker.batches import Batches
 from millpond.node.jobs.worker.completion import JobCompletion
 from millpond.node.jobs.worker.executor import (
     HandlerThreads,
+    LoopThread,
     Middleware,
     WorkerContext,
     run_handler,
@@ -138,7 +139,8 @@ class Worker:
         self._stack = AsyncExitStack()
         self._running: dict[LeasedJob, None] = {}
         self._draining = anyio.Event()
-        self._changed = anyio.Event()
+        self._changed: anyio.Event | None = None
+        """Set by the next change, where something waits for one."""
         self._grace = anyio.CancelScope()
         self._pool: TaskPool | None = None
 
@@ -161,7 +163,7 @@ class Worker:
     def drain(self) -> None:
         """Start no more jobs; `run` returns once the running ones have ended, or after `grace`."""
         self._draining.set()
-        self._changed.set()
+        self._tell_change()
 
     def stop(self) -> None:
         """Drain without waiting: handlers are cancelled, and their jobs returned."""
@@ -222,7 +224,8 @@ class Worker:
             )
             self._threads, self._is_hung = HandlerThreads(self._slots), False
             batches = Batches(background, self._slots, self._threads.run)
-            self._shared = WorkerContext(self._threads, batches, self._middleware, state)
+            loop = LoopThread.current()
+            self._shared = WorkerContext(loop, self._threads, batches, self._middleware, state)
             self._background = background
             background.start_soon(self._leases.run)
             background.start_soon(progress.run)
@@ -332,9 +335,15 @@ class Worker:
             return all([await is_empty(each.channel) for each in self._subscriptions])
         return False
 
+    def _tell_change(self) -> None:
+        """Jobs came, ended or were lost: wake up what waits for a change, if something does."""
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
+
     async def _next_change(self) -> None:
-        self._changed = anyio.Event()
-        await self._changed.wait()
+        changed = self._changed = anyio.Event()
+        await changed.wait()
 
     async def _leave(self, subscription: QueueSubscription) -> None:
         """Return the jobs that wait, write the history, and leave."""
@@ -368,7 +377,7 @@ class Worker:
         leased = LeasedJob(message, body, subscription, task, self._now())
         self._leases.add(leased)
         subscription.waiting.append(leased)
-        self._changed.set()
+        self._tell_change()
         if self._draining.is_set():
             self._background.start_soon(self._give_back, subscription)
         else:
@@ -376,19 +385,19 @@ class Worker:
 
     def _lost(self, subscription: QueueSubscription) -> None:
         self._leases.lose(subscription)
-        self._changed.set()
+        self._tell_change()
 
     def _taken(self, subscription: QueueSubscription, message_id: int) -> None:
         self._leases.taken(subscription, message_id)
-        self._changed.set()
+        self._tell_change()
 
     def _fill(self) -> None:
         """Start jobs while there are free slots."""
-        while self._pool is not None and not self._draining.is_set():
-            if len(self._running) >= self._slots:
-                return
+        while self._pool is not None and len(self._running) < self._slots:
             ready = [each for each in self._subscriptions if each.waiting]
-            subscription = self._weighted.next(ready) if ready else None
+            if not ready or self._draining.is_set():
+                return
+            subscription = self._weighted.next(ready)
             if subscription is None:
                 return
             leased = subscription.next()
@@ -432,7 +441,7 @@ class Worker:
             del self._running[leased]
             leased.subscription.ended()
             self.stats.running -= 1
-            self._changed.set()
+            self._tell_change()
             self._fill()
         return is_done
 
