@@ -246,8 +246,8 @@ class ScheduleSet(ClientEvent, frozen=True, gc=False):
 
 
 class ScheduleGone(ClientEvent, frozen=True, gc=False):
-    """A schedule that is deleted. `asked_at`: before that it had put `jobs`, the last one for
-    `last_ms`."""
+    """A schedule that is deleted. Before `asked_at` it had put `jobs`, the last one for `last_ms`;
+    both 0: that is not known."""
 
     queue: str
     name: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from datetime import datetime, timedelta
 from random import Random
 from typing import Any, TypeVar
@@ -152,6 +152,10 @@ async def keep_schedule(sim: Simulation, plan: FlowsPlan, schedule: SchedulePlan
                 lambda: queue.schedule(name, every, task="tick", missed=schedule.missed)
             )
             sim.record(ce.ScheduleSet(sim.now, who, plan.name, name, _ms(following)))
+            if schedule.ends_s is not None:
+                await anyio.sleep(max(0.0, schedule.ends_s - sim.now))
+                await _delete(sim, plan, queue, name, 0, 0)
+                return
             await until_calm(sim)
             calm_ms = round(sim.world.clock.now() * 1000)
             while True:
@@ -159,13 +163,17 @@ async def keep_schedule(sim: Simulation, plan: FlowsPlan, schedule: SchedulePlan
                 if _ms(info.last) > calm_ms:
                     break
                 await anyio.sleep(LOOK_S)
-            asked_at = sim.now
-            try:
-                await until_kept(lambda: queue.delete_schedule(name))
-            except NotFound:  # the reply to an earlier request was lost
-                pass
-            seen = (plan.name, name, asked_at, _ms(info.last), info.jobs)
-            sim.record(ce.ScheduleGone(sim.now, who, *seen))
+            await _delete(sim, plan, queue, name, _ms(info.last), info.jobs)
+
+
+async def _delete(
+    sim: Simulation, plan: FlowsPlan, queue: Queue, name: str, last_ms: int, jobs: int
+) -> None:
+    asked_at = sim.now
+    with suppress(NotFound):  # the reply to an earlier request was lost
+        await until_kept(lambda: queue.delete_schedule(name))
+    seen = (plan.name, name, asked_at, last_ms, jobs)
+    sim.record(ce.ScheduleGone(sim.now, f"cron-{plan.name}", *seen))
 
 
 def _ms(at: datetime | None) -> int:

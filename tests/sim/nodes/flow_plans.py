@@ -95,7 +95,12 @@ def _draw(names: ClientNames, node: str, lasts_s: float) -> FlowsPlan:
         durability=Durability.MEMORY if memory else Durability.DISK,
         flows=tuple(_draw_flow(rng) for _ in range(rng.randint(1, 4))),
         schedules=tuple(
-            SchedulePlan(f"s{n}", rng.choice((1, 3, 7)), rng.choice(("all", "all", "one", "skip")))
+            SchedulePlan(
+                f"s{n}",
+                rng.choice((1, 3, 7)),
+                rng.choice(("all", "all", "one", "skip")),
+                rng.choice((None, None, lasts_s / 2)),
+            )
             for n in range(rng.choice((0, 1, 2)))
         ),
         gap_s=rng.choice((0.0, lasts_s / 6)),

@@ -136,11 +136,13 @@ class FlowStepPlan:
 
 @dataclass(frozen=True)
 class SchedulePlan:
-    """A schedule with an interval."""
+    """A schedule with an interval. `ends_s`: it is deleted then, whatever fails; None: when
+    everything works again."""
 
     name: str
     every_s: int
     missed: Literal["skip", "one", "all"]
+    ends_s: float | None = None
 
 
 @dataclass(frozen=True)

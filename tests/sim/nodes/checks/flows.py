@@ -215,12 +215,14 @@ def _check_cancelled(history: History, facts: Facts) -> Iterator[str]:
         for cancelled in cancels:
             since, at = cancelled.asked_at, cancelled.at
             until = min((each for each in facts.retried_at[flow] if each >= since), default=inf)
-            is_quiet = not any(began <= at + SOON_S and over >= since for began, over in troubles)
-            is_quiet = is_quiet and not any(since - SOON_S <= each <= until for each in halts)
+            is_calm = not any(began <= at + SOON_S and over >= since for began, over in troubles)
             for step in range(len(facts.plan.flows[place])):
                 for begins in facts.begins[place, step]:
                     if not at < begins.at < until:
                         continue
+                    is_quiet = is_calm and not any(
+                        since - SOON_S <= each <= begins.at for each in halts
+                    )
                     if is_quiet and begins.at > at + SOON_S and facts.is_durable:
                         yield f"{begins.at:.3f} step {place, step} begins, cancelled at {at:.3f}"
                     for before in facts.after((place, step)):

@@ -48,7 +48,7 @@ def _check(history: History, plan: FlowsPlan, schedule: SchedulePlan) -> Iterato
             yield f"{moment_ms} has the jobs {sorted(jobs)}"
         if moment_ms > (START_S + gone.at) * 1000:
             yield f"{moment_ms} has a job, and the schedule was deleted at {gone.at:.3f}"
-    if is_durable and schedule.missed == "all":
+    if is_durable and gone.last_ms and schedule.missed == "all":
         wanted = range(first_ms, gone.last_ms + 1, every_ms)
         if missing := [each for each in wanted if each not in ticks]:
             yield f"no job for {missing[:3]}, of {len(wanted)} moments"
