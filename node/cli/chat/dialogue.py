@@ -101,6 +101,8 @@ class Dialogue:
         self._shown_to = 0
         self._sent_to = -1
         self._unread: dict[str, int] = {}
+        self._invited: set[str] = set()
+        """The groups whose invitations were shown."""
         self._follower = anyio.CancelScope()
         self._follow_lock = anyio.Lock()
         self._changed = anyio.Event()
@@ -554,6 +556,10 @@ class Dialogue:
 
     def _unread_elsewhere(self, chats: dict[str, ChatInfo]) -> Iterator[str]:
         for id_, chat in chats.items():
+            if chat.group is not None and chat.group.status == "invited":
+                if id_ not in self._invited:
+                    yield f"--- {describe(chat)}   (/to {chat.name})"
+                self._invited.add(id_)
             if chat.unread > self._unread.get(id_, 0) and id_ != self._chat.id:
                 yield f"--- {chat.name} wrote: {chat.unread} unread   (/to {chat.name})"
             self._unread[id_] = chat.unread

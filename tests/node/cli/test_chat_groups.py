@@ -66,7 +66,6 @@ def test_two_people_in_a_group_at_their_terminals(tmp_path: Path) -> None:
         at_alice.expect("/help tells")
         at_alice.type('/group new "the pond" bob\r')
         at_alice.expect("created", "the pond: group of 1")
-        at_bob.type("/list\r")
         at_bob.expect("alice invites you")
         at_bob.type("/to the pond\r")
         at_bob.expect("the pond> ")
