@@ -13,7 +13,7 @@
 
 /* Goes up with each change of a function's arguments or results, together with that of
    transports/speedups.py. */
-enum { REVISION = 10 };
+enum { REVISION = 11 };
 
 /* P2P packets (transports/p2p/framing.py and packets.py). */
 
@@ -1449,6 +1449,212 @@ read_base64_records(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return PyObject_CallFunction(args[4], "nnN", records, bytes, packed);
 }
 
+/* S2's appends as JSON (transports/http/s2/codecs/json.py). */
+
+static void
+skip_space(Input *input)
+{
+    while (input->at < input->size) {
+        const char each = input->data[input->at];
+        if (each != ' ' && each != '\n' && each != '\r' && each != '\t')
+            return;
+        input->at++;
+    }
+}
+
+/* A text that has to be next, passed over with the space around it. */
+static bool
+skip_text(Input *input, const char *text, Py_ssize_t size)
+{
+    skip_space(input);
+    if (input->size - input->at < size || memcmp(input->data + input->at, text, (size_t)size) != 0)
+        return false;
+    input->at += size;
+    skip_space(input);
+    return true;
+}
+
+#define SKIP_TEXT(input, text) skip_text(input, text, (Py_ssize_t)sizeof(text) - 1)
+
+/* The character that an escape of two stands for; 0: it is another escape. */
+static char
+unescaped(char escape)
+{
+    switch (escape) {
+    case '"':
+    case '\\':
+    case '/':
+        return escape;
+    case 'b':
+        return '\b';
+    case 'f':
+        return '\f';
+    case 'n':
+        return '\n';
+    case 'r':
+        return '\r';
+    case 't':
+        return '\t';
+    default:
+        return 0;
+    }
+}
+
+typedef struct {
+    const char *text;
+    Py_ssize_t size;
+    Py_ssize_t escapes;
+} JsonString;
+
+/* The next string, passed over; false: it is not plainly right. */
+static bool
+read_json_string(Input *input, JsonString *found)
+{
+    const char *const limit = input->data + input->size;
+    if (input->at >= input->size || input->data[input->at] != '"')
+        return false;
+    const char *const text = input->data + input->at + 1, *at = text;
+    const char *end = memchr(text, '"', (size_t)(limit - text));
+    found->escapes = 0;
+    while (end != NULL) {
+        const char *const escape = memchr(at, '\\', (size_t)(end - at));
+        if (escape == NULL)
+            break;
+        /* Behind it is at least the quote. */
+        if (unescaped(escape[1]) == 0)
+            return false;
+        found->escapes++;
+        at = escape + 2;
+        if (at > end)
+            end = memchr(at, '"', (size_t)(limit - at));
+    }
+    if (end == NULL)
+        return false;
+    found->text = text;
+    found->size = end - text;
+    input->at = end + 1 - input->data;
+    unsigned char high = 0, control = 0;
+    for (at = text; at < end; at++) {
+        high |= (unsigned char)*at;
+        control |= (unsigned char)*at < 0x20;
+    }
+    if (control)
+        return false;
+    if (high >= 0x80) {
+        PyObject *decoded = PyUnicode_DecodeUTF8(text, found->size, NULL);
+        if (decoded == NULL) {
+            PyErr_Clear();
+            return false;
+        }
+        Py_DECREF(decoded);
+    }
+    return true;
+}
+
+static unsigned char *
+write_unescaped(unsigned char *at, const JsonString *string)
+{
+    const char *text = string->text, *const end = text + string->size;
+    for (Py_ssize_t left = string->escapes; left > 0; left--) {
+        const char *const escape = memchr(text, '\\', (size_t)(end - text));
+        memcpy(at, text, (size_t)(escape - text));
+        at += escape - text;
+        *at++ = (unsigned char)unescaped(escape[1]);
+        text = escape + 2;
+    }
+    memcpy(at, text, (size_t)(end - text));
+    return at + (end - text);
+}
+
+/* The body of the next record, which has nothing else, written as a chunk keeps it; NULL: it is not
+   plainly right. `size` becomes that of the body. */
+static unsigned char *
+pack_json_record(Input *input, bool is_base64, unsigned char *at, Py_ssize_t *size)
+{
+    JsonString body;
+    if (!SKIP_TEXT(input, "{") || !SKIP_TEXT(input, "\"body\"") || !SKIP_TEXT(input, ":")
+        || !read_json_string(input, &body) || !SKIP_TEXT(input, "}")
+        || (uint64_t)body.size > UINT32_MAX)
+        return NULL;
+    if (!is_base64) {
+        *size = body.size - body.escapes;
+        return write_unescaped(at + write_packed_head(at, *size), &body);
+    }
+    if (body.escapes != 0 || body.size % 4 != 0)
+        return NULL;
+    const char *const last = body.text + body.size;
+    const Py_ssize_t padding = body.size == 0 ? 0 : (last[-1] == '=') + (last[-2] == '=');
+    *size = body.size / 4 * 3 - padding;
+    at += write_packed_head(at, *size);
+    return read_base64(at, body.text, body.size) == *size ? at + *size : NULL;
+}
+
+/* The bodies of packed records, as a list. */
+static PyObject *
+list_of_packed(const char *data, Py_ssize_t size, Py_ssize_t count)
+{
+    Input packed = {data, size, 0};
+    PyObject *bodies = PyList_New(count);
+    for (Py_ssize_t i = 0; bodies != NULL && i < count; i++) {
+        Py_ssize_t body_size;
+        const char *const body = read_packed_body(&packed, &body_size);
+        PyObject *each = PyBytes_FromStringAndSize(body, body_size);
+        if (each == NULL)
+            Py_CLEAR(bodies);
+        else
+            PyList_SET_ITEM(bodies, i, each);
+    }
+    return bodies;
+}
+
+PyDoc_STRVAR(read_json_input_doc,
+"read_json_input(data, is_base64, records_max, packed_shape, /) -> object | None\n--\n\n"
+"The bodies of an AppendInput as JSON, of 1 to `records_max` records that have nothing else, and\n"
+"without conditions: a list, or `packed_shape(count, size, packed)` of PACKED_RECORDS_MIN and more.\n"
+"None: it is another one, or not plainly right.");
+
+static PyObject *
+read_json_input(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (!is_count(count, 4, "read_json_input") || !is_bytes(args[0]))
+        return NULL;
+    const int is_base64 = PyObject_IsTrue(args[1]);
+    const Py_ssize_t records_max = PyLong_AsSsize_t(args[2]);
+    if (is_base64 < 0 || PyErr_Occurred())
+        return NULL;
+    Input input = {PyBytes_AS_STRING(args[0]), PyBytes_GET_SIZE(args[0]), 0};
+    if (!SKIP_TEXT(&input, "{") || !SKIP_TEXT(&input, "\"records\"") || !SKIP_TEXT(&input, ":")
+        || !SKIP_TEXT(&input, "["))
+        Py_RETURN_NONE;
+    /* The name of a body takes more than the head of a packed one: there is room for all. */
+    PyObject *packed = PyBytes_FromStringAndSize(NULL, input.size);
+    if (packed == NULL)
+        return NULL;
+    unsigned char *const first = (unsigned char *)PyBytes_AS_STRING(packed), *at = first;
+    Py_ssize_t records = 0, bytes = 0;
+    do {
+        Py_ssize_t size;
+        if (records == records_max
+            || (at = pack_json_record(&input, is_base64 != 0, at, &size)) == NULL)
+            goto other;
+        records++;
+        bytes += size;
+    } while (SKIP_TEXT(&input, ","));
+    if (!SKIP_TEXT(&input, "]") || !SKIP_TEXT(&input, "}") || input.at != input.size)
+        goto other;
+    if (records < PACKED_RECORDS_MIN) {
+        PyObject *bodies = list_of_packed((const char *)first, at - first, records);
+        Py_DECREF(packed);
+        return bodies;
+    }
+    if (_PyBytes_Resize(&packed, at - first) < 0)
+        return NULL;
+    return PyObject_CallFunction(args[3], "nnN", records, bytes, packed);
+other:
+    Py_DECREF(packed);
+    Py_RETURN_NONE;
+}
+
 static const char ROW_OFFSET[] = "{\"offset\":", ROW_TIMESTAMP[] = ",\"timestamp\":";
 static const char ROW_PAYLOAD[] = ",\"payload\":\"", ROW_END[] = "\"},";
 
@@ -1576,6 +1782,8 @@ static PyMethodDef methods[] = {
      read_append_input_doc},
     {"read_base64_records", (PyCFunction)(void (*)(void))read_base64_records, METH_FASTCALL,
      read_base64_records_doc},
+    {"read_json_input", (PyCFunction)(void (*)(void))read_json_input, METH_FASTCALL,
+     read_json_input_doc},
     {"measure_bodies", (PyCFunction)(void (*)(void))measure_bodies, METH_FASTCALL,
      measure_bodies_doc},
     {"write_packed_records", (PyCFunction)(void (*)(void))write_packed_records, METH_FASTCALL,

@@ -61,6 +61,13 @@ def write_packed_rows(
 def read_append_input(
     data: bytes, records_max: int, packed_shape: Callable[[int, int, bytes], Value], /
 ) -> tuple[Value, list[int | None] | None] | None: ...
+def read_json_input(
+    data: bytes,
+    is_base64: bool,
+    records_max: int,
+    packed_shape: Callable[[int, int, bytes], Value],
+    /,
+) -> list[bytes] | Value | None: ...
 def write_batch(
     first: int, timestamp: int, timestamps: list[int] | None, bodies: list[bytes], /
 ) -> bytes: ...

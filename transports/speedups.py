@@ -10,7 +10,7 @@ import os
 
 __all__ = ["REVISION", "is_native", "native", "unused_because"]
 
-REVISION = 10
+REVISION = 11
 """Of the sources that this version goes with: an older build that was left is not used."""
 
 unused_because: str | None = None

@@ -6,6 +6,7 @@ test_s3p_fuzz.py.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -26,8 +27,9 @@ from millpond.actors.store.changes import Chunk
 from millpond.actors.streams.chunks import ChunkBuilder, columns_of
 from millpond.actors.streams.messages import Append, PackedBodies, RecordColumns
 from millpond.transports.http.s2 import s2_pb2
+from millpond.transports.http.s2.codecs import json as s2_json
 from millpond.transports.http.s2.codecs.protobuf import RECORDS, decode_input_in_python
-from millpond.transports.http.s2.errors import ErrorCode
+from millpond.transports.http.s2.errors import CodedError, ErrorCode
 from millpond.transports.http.s2.model import AppendInput
 from millpond.transports.http.s2.s2_pb2 import AppendRecord, Header
 from millpond.transports.p2p.framing import (
@@ -305,6 +307,55 @@ def test_appends_of_s2_are_read_alike(rounds: int) -> None:
     assert count > rounds // 8
 
 
+TEXTS = (
+    "",
+    "x",
+    'a quote " in it',
+    "\\\\",
+    "\b\f\n\r\t/",
+    "\x1f",
+    "\xe9\u20ac\U0001f600",
+    "y" * 300,
+)
+
+
+def json_input(rng: random.Random, form: s2_json.Format) -> tuple[bytes, list[bytes]]:
+    """An append, mostly of bodies alone, and the bodies."""
+    bodies = [rng.choice(TEXTS) * rng.choice((1, 1, 3)) for _ in range(rng.choice((1, 2, 7, 8, 9)))]
+    found = [each.encode() for each in bodies]
+    if form is s2_json.Format.BASE64:
+        bodies = [b2a_base64(each, newline=False).decode() for each in found]
+    separators = rng.choice(((",", ":"), (", ", ": "), (" ,\n", "\t:\r")))
+    given = {"records": [{"body": each} for each in bodies]}
+    text = json.dumps(given, separators=separators, ensure_ascii=rng.random() < 0.1)
+    return text.encode(), found
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+@pytest.mark.parametrize("form", s2_json.Format)
+def test_appends_of_s2_in_json_are_read_alike(form: s2_json.Format, rounds: int) -> None:
+    """The native codec reads the same as msgspec, and leaves nothing that is plain."""
+    rng = random.Random(12)
+    count = 0
+    for _ in range(rounds // 2):
+        wire, bodies = json_input(rng, form)
+        is_plain = form is s2_json.Format.BASE64 or b"\\u" not in wire
+        if is_mutated := rng.random() < 0.6:
+            wire = mutated(rng, wire, b'"\\,:[]{}=AZz09+/- u\x80\xc3\xed\xa0\xff')
+        found = native.read_json_input(wire, form is s2_json.Format.BASE64, 8, PackedBodies)
+        if found is None:
+            assert is_mutated or not is_plain or len(bodies) > 8, wire
+            continue
+        count += is_mutated
+        assert isinstance(found, list) == (len(found) < 8)
+        try:
+            expected = s2_json.decode_input_in_python(wire, form)
+        except CodedError as error:
+            raise AssertionError(wire) from error
+        assert AppendInput(unpacked(found)) == expected, wire
+    assert count > rounds // 100
+
+
 @pytest.mark.parametrize("rounds", ROUNDS)
 def test_batches_of_s2_are_written_alike(rounds: int) -> None:
     rng = random.Random(5)
@@ -431,6 +482,8 @@ def test_wrong_arguments_are_errors_of_python() -> None:
             call()
     more: list[Callable[[], object]] = [
         lambda: native.read_append_input("text", 9, PackedBodies),  # type: ignore[arg-type]
+        lambda: native.read_json_input("text", False, 9, PackedBodies),  # type: ignore[arg-type]
+        lambda: native.read_json_input(b"", False, None, PackedBodies),  # type: ignore[arg-type]
         lambda: native.write_batch(0, 0, None, (b"x",)),  # type: ignore[arg-type]
         lambda: native.write_batch(0, 0, [None], [b"x"]),  # type: ignore[list-item]
         lambda: native.write_batch(0, 0, None, ["x"]),  # type: ignore[list-item]
@@ -450,6 +503,9 @@ def test_wrong_arguments_are_errors_of_python() -> None:
         native.write_batch(0, 0, [2**64], [b"x"])
     with pytest.raises(KeyError):
         native.read_append_input(b"\x0a\0" * 9, 9, failing)
+    with pytest.raises(KeyError):
+        records = b",".join([b'{"body":""}'] * 8)
+        native.read_json_input(b'{"records":[%b]}' % records, False, 9, failing)
     for too_large in (-1, 2**64):
         with pytest.raises(OverflowError):
             native.write_records(too_large, 0, [])

@@ -90,12 +90,14 @@ def _json(headers: int, text: str = "x") -> bytes:
 def test_json_counts_what_is_outside_of_texts(text: str) -> None:
     many = text * 40_000
     data = json.dumps({"records": [{"body": many}] * 20}).encode()
-    found = json_codec.decode_input(data, json_codec.Format.RAW)
+    found = json_codec.decode_input_in_python(data, json_codec.Format.RAW)
     assert found.bodies == [many.encode()] * 20
-    found = json_codec.decode_input(_json(HEADERS_MAX, text), json_codec.Format.RAW)
+    found = json_codec.decode_input_in_python(_json(HEADERS_MAX, text), json_codec.Format.RAW)
     assert found.headers is not None and len(found.headers[0]) == HEADERS_MAX
     with pytest.raises(CodedError, match="headers"):
-        check_append(json_codec.decode_input(_json(HEADERS_MAX + 1, text), json_codec.Format.RAW))
+        check_append(
+            json_codec.decode_input_in_python(_json(HEADERS_MAX + 1, text), json_codec.Format.RAW)
+        )
     with pytest.raises(CodedError, match="headers"):
         scan.check_json(_json(HEADERS_MAX * 2, text))
     with pytest.raises(CodedError, match="records"):

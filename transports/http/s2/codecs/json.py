@@ -13,7 +13,12 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from millpond.actors.streams.messages import Headers, RecordColumns, RecordFormat
+from millpond.actors.streams.messages import (
+    Headers,
+    PackedBodies,
+    RecordColumns,
+    RecordFormat,
+)
 from millpond.transports.http.s2.codecs.append_scan import check_json
 from millpond.transports.http.s2.errors import (
     ErrorCode,
@@ -24,11 +29,13 @@ from millpond.transports.http.s2.errors import (
 )
 from millpond.transports.http.s2.model import (
     FENCE_BYTES_MAX,
+    RECORDS_MAX,
     AppendAck,
     AppendInput,
     RecordBatch,
     check_u64,
 )
+from millpond.transports.speedups import is_native, native
 
 MEDIA_TYPE = b"application/json"
 
@@ -103,6 +110,15 @@ _decode_bytes = msgspec.json.Decoder(_BytesInput).decode
 
 def decode_input(data: bytes, encoding: Format) -> AppendInput:
     """An AppendInput. Raises CodedError: bad_json, or invalid for what is not Base64."""
+    if is_native:
+        bodies = native.read_json_input(data, encoding is Format.BASE64, RECORDS_MAX, PackedBodies)
+        if bodies is not None:
+            return AppendInput(bodies)
+    return decode_input_in_python(data, encoding)
+
+
+def decode_input_in_python(data: bytes, encoding: Format) -> AppendInput:
+    """The same, by msgspec."""
     check_json(data)
     match encoding:
         case Format.RAW:
