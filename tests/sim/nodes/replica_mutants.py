@@ -61,12 +61,6 @@ REPLICA_MUTANTS: tuple[ReplicaMutant, ...] = (
         "        return self._taken_lsn if oldest is None else oldest.after_lsn",
     ),
     ReplicaMutant(
-        "a standby takes what the owner made for its own",
-        "node/replica/standby.py",
-        "            return there == header  # of an attempt whose answer was lost",
-        "            return True",
-    ),
-    ReplicaMutant(
         "a standby does not read to the end",
         "node/replica/standby.py",
         "        self._apply()\n"

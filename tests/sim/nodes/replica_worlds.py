@@ -231,9 +231,12 @@ async def _happens(pair: Pair, event: str, folder: Path) -> None:
             await world.clock.sleep(rng.choice((0.5, 4.0, 8.0)))
             machine.view.heal()
         case "slow":
-            machine.view.request_s = rng.choice((0.5, 4.0, 20.0))
+            slow, request_s = rng.choice(([machine], pair.machines)), rng.choice((0.5, 4.0, 20.0))
+            for each in slow:
+                each.view.request_s = request_s
             await world.clock.sleep(rng.choice((3.0, 10.0)))
-            machine.view.heal()
+            for each in slow:
+                each.view.heal()
         case "refuse":
             machine.view.has_wrong_credentials = True
             await world.clock.sleep(rng.choice((1.0, 10.0)))
