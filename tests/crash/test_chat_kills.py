@@ -1,5 +1,5 @@
-"""kill -9 of either node or the relay at any time loses no accepted message, edit, deletion or
-reaction of a chat, nor the answer to an invite, and shows none twice or out of order
+"""kill -9 of either node or the relay at any time loses no accepted message, edit, deletion,
+reaction or file of a chat, nor the answer to an invite, and shows none twice or out of order
 (docs/guides/chat.md; PA-32, PS-13)."""
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import ExitStack
+from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -15,13 +16,16 @@ import anyio
 import pytest
 
 from millpond.node.chat.actions import Action, said_text
+from millpond.node.chat.file_operations import size_text
 from millpond.node.chat.messages import ChatInfo
 from millpond.node.chat.records import Kind
 from millpond.node.cli.chat.client import ChatClient
+from millpond.node.cli.chat.files import KnownFiles, send_file
 from millpond.node.cli.chat.shown_messages import ShownMessages
 from millpond.node.cli.exit_codes import Failure
 from millpond.node.client.connect import connect
 from millpond.node.client.probe import PROBE
+from millpond.node.outbox.file_requests import CHUNKS_AT_ONCE
 from tests.node.chat.chat_processes import ChatProcess
 from tests.node.processes import Serving
 
@@ -37,6 +41,9 @@ CHANGES = (
     (5, Action.DELETE, ""),
 )
 """Every so many texts are changed so."""
+FILE_EVERY = 12
+FILE_BYTES = 3 * 2**20 + 5
+"""Every so many texts a file of this size is sent: it takes long enough to be interrupted."""
 
 
 @pytest.fixture
@@ -67,8 +74,11 @@ class Writer:
     """Says one thing after another, each when the one before was accepted: texts, of which some are
     edited, some are deleted, and some get a reaction."""
 
-    def __init__(self, me: ChatProcess, other: ChatProcess) -> None:
+    def __init__(self, me: ChatProcess, other: ChatProcess, folder: Path) -> None:
         self.accepted: list[Said] = []
+        self.files: list[bytes] = []
+        """The hashes of the files that were sent."""
+        self._folder = folder
         self.is_over = False
         self._me = me
         self._other = other
@@ -89,7 +99,16 @@ class Writer:
                         await asking.say(chat, new, action, uuid.hex())
                         said = said_text(action, new)
                         self.accepted.append((said, action.value, uuid.hex()))
+                if number % FILE_EVERY == 0:
+                    await self._send_file(asking, chat, f"{self._me.name}-{number}.bin")
                 await anyio.sleep(SAID_S)
+
+    async def _send_file(self, asking: ChatClient, chat: ChatInfo, name: str) -> None:
+        path, data = self._folder / name, os.urandom(FILE_BYTES)
+        await anyio.Path(path).write_bytes(data)
+        await send_file(asking, chat, path, os.urandom(16))
+        self.accepted.append((f"file: {name} ({size_text(FILE_BYTES)})", "", ""))
+        self.files.append(sha256(data).digest())
 
 
 async def command(me: ChatProcess, *words: str) -> bytes:
@@ -122,6 +141,29 @@ async def received(me: ChatProcess, other: ChatProcess) -> list[Said]:
         return [(each.text, each.action, each.about) for each in came]
 
 
+async def received_files(me: ChatProcess, other: ChatProcess) -> list[bytes]:
+    """The hashes of the files that have come, of all that are complete."""
+    async with connect(f"tcp://{me.address}", PROBE, role="consumer", wait_s=10.0) as channel:
+        asking, files, found = ChatClient(channel), KnownFiles(), []
+        chat = await asking.chat_with(other.name)
+        for sequence, record in await asking.history(chat, 0):
+            files.learn(sequence, record)
+        for each in reversed(list(files.received())):
+            assert each.record.file is not None
+            content = sha256()
+            for at in range(0, each.record.file.chunks, CHUNKS_AT_ONCE):
+                for chunk in await asking.read_file(chat, each.sequence, at):
+                    content.update(chunk)
+            found.append(content.digest())
+        return found
+
+
+async def until_received(me: ChatProcess, other: ChatProcess, count: int) -> None:
+    with anyio.move_on_after(SETTLED_S):
+        while len(await received_files(me, other)) < count:  # noqa: ASYNC110
+            await anyio.sleep(0.5)
+
+
 async def as_shown(me: ChatProcess, other: ChatProcess) -> dict[str, tuple[str, bool]]:
     """The messages of a conversation as they are now, by uuid."""
     async with connect(f"tcp://{me.address}", PROBE, role="consumer", wait_s=10.0) as channel:
@@ -147,7 +189,7 @@ async def test_kills_lose_nothing_and_show_nothing_twice(tmp_path: Path, seed: i
         mortals = [Mortal(each, stack) for each in (relay, alice, bob)]
         link = await command(alice, "chat", "invite", "bob")
         await command(bob, "chat", "accept", link.decode().strip(), "alice")
-        alices, bobs = Writer(alice, bob), Writer(bob, alice)
+        alices, bobs = Writer(alice, bob, tmp_path), Writer(bob, alice, tmp_path)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(alices.run)
             tasks.start_soon(bobs.run)
@@ -164,6 +206,10 @@ async def test_kills_lose_nothing_and_show_nothing_twice(tmp_path: Path, seed: i
                     await anyio.lowlevel.checkpoint()
         assert await received(bob, alice) == alices.accepted
         assert await received(alice, bob) == bobs.accepted
+        for me, other, files in ((bob, alice, alices.files), (alice, bob, bobs.files)):
+            assert len(files) > 1
+            await until_received(me, other, len(files))
+            assert await received_files(me, other) == files
         assert await as_shown(alice, bob) == await as_shown(bob, alice)
         said = await notes(alice, bob)
         assert [each for each in said if "invite" in each] == ["accepted your invite"]
