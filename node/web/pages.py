@@ -18,6 +18,7 @@ SCRIPTS = (
         "chat",
         "conversation",
         "elements",
+        "files",
         "format",
         "frame",
         "groups",
@@ -39,7 +40,7 @@ LOGIN, LOGOUT = "/chat/login", "/chat/logout"
 
 CONTENT_SECURITY_POLICY = "; ".join(
     (
-        *("default-src 'none'", "script-src 'self'", "style-src 'self'", "img-src 'self'"),
+        *("default-src 'none'", "script-src 'self'", "style-src 'self'", "img-src 'self' blob:"),
         *("connect-src 'self'", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"),
         "require-trusted-types-for 'script'",
     )

@@ -1,6 +1,7 @@
 // The chat page: the open conversation, the draft, and the connection to the node.
 
 import { announce, byId } from "./elements.js";
+import { Images, NotTaken, fetchFile, save, sendFile } from "./files.js";
 import { Frame } from "./frame.js";
 import { newGroup, showGroup } from "./groups.js";
 import { Home } from "./home.js";
@@ -24,6 +25,8 @@ const FOLLOWED_MAX = 40;
 const OPENED_MIN = 40;
 const UNREAD_SHOWN = 300;
 const QUOTED_CHARS = 120;
+const TRANSFERS_LOOK_MS = 1_000;
+const FILES_AT_ONCE = 20;
 
 class Page {
   constructor(token) {
@@ -97,6 +100,7 @@ class Page {
       await this.load(this.talks.get(this.open), this.chat(this.open));
     }
     this.watchTyping(gone);
+    this.watchTransfers(gone);
     for (let turn = 1; !gone.aborted; turn += 1) {
       await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
       const isWanted = document.visibilityState === "visible" || turn % HIDDEN_TURNS === 0;
@@ -116,6 +120,19 @@ class Page {
         if (gone.aborted || !now || typing === now.typing) return;
         now.typing = typing;
         if (this.open === now.id) this.frame.showChat(now);
+      });
+    }
+  }
+
+  /** Look how far the files of the open conversation are. */
+  async watchTransfers(gone) {
+    while (!gone.aborted) {
+      await new Promise((resolve) => setTimeout(resolve, TRANSFERS_LOOK_MS));
+      const talk = this.talks.get(this.open);
+      if (gone.aborted || !talk?.pending.length || document.visibilityState !== "visible") continue;
+      await this.attempt(async () => {
+        const isNew = talk.progress(await this.home.transfers(talk.peer), hex);
+        if (isNew && this.timeline.talk === talk) this.timeline.changed();
       });
     }
   }
@@ -193,7 +210,11 @@ class Page {
   }
 
   talkOf(chat) {
-    if (!this.talks.has(chat.id)) this.talks.set(chat.id, new Talk(chat.id, chat.stream));
+    if (!this.talks.has(chat.id)) {
+      const talk = new Talk(chat.id, chat.stream);
+      talk.images = new Images();
+      this.talks.set(chat.id, talk);
+    }
     return this.talks.get(chat.id);
   }
 
@@ -258,6 +279,7 @@ class Page {
     this.stopFollowing?.();
     if (this.open) this.frame.keepDraft(this.talks.get(this.open));
     this.timeline.close();
+    this.talks.get(this.open)?.images.clear();
     this.open = null;
   }
 
@@ -315,6 +337,61 @@ class Page {
   say(talk, text, action, about) {
     const uuid = hex(crypto.getRandomValues(new Uint8Array(16)));
     this.send(talk, talk.write(uuid, text, Date.now(), action, about));
+  }
+
+  // Files.
+
+  attach(files) {
+    const talk = this.talks.get(this.open);
+    if (!talk) return;
+    if (this.chat(this.open)?.group) {
+      announce("Groups take no files.");
+      return;
+    }
+    for (const file of [...files].slice(0, FILES_AT_ONCE)) {
+      const uuid = hex(crypto.getRandomValues(new Uint8Array(16)));
+      const item = talk.write(uuid, `file: ${file.name}`, Date.now());
+      item.file = { name: file.name, size: file.size, type: file.type };
+      item.source = file;
+      item.uploaded = 0;
+      this.send(talk, item);
+    }
+    this.timeline.toEnd();
+    this.frame.showEmptiness(talk);
+  }
+
+  async upload(talk, item) {
+    await sendFile(this.home, talk.peer, bytes(item.uuid), item.source, (done) => {
+      item.uploaded = done;
+      if (this.timeline.talk === talk) this.timeline.changed();
+    });
+  }
+
+  /** Save the file of a message, or show it as an image. */
+  async useFile(what, key) {
+    const talk = this.talks.get(this.open);
+    const item = talk?.byKey.get(key);
+    if (!item?.file || item.fetched !== undefined) return;
+    const changed = () => this.timeline.talk === talk && this.timeline.changed();
+    item.fileError = "";
+    item.fetched = 0;
+    try {
+      const parts = await fetchFile(this.home, talk.peer, item, (done) => {
+        item.fetched = done;
+        changed();
+      });
+      if (what === "save") save(parts, item.file.name);
+      else if (this.timeline.talk === talk) await talk.images.add(key, parts);
+    } catch (error) {
+      if (error instanceof NotTaken) item.fileError = error.message;
+      else if (error instanceof Refused) item.fileError = refusal(error.code);
+      else if (error instanceof Lost) item.fileError = "The connection was lost. Try again.";
+      else throw error;
+      announce(item.fileError);
+    } finally {
+      delete item.fetched;
+      changed();
+    }
   }
 
   // Actions about a message.
@@ -379,16 +456,21 @@ class Page {
   async send(talk, item) {
     item.state = "sending";
     try {
+      if (item.file) {
+        await this.upload(talk, item);
+        this.lookSoon();
+        return;
+      }
       const about = item.about ? bytes(item.about) : null;
       await this.home.send(talk.peer, item.text, bytes(item.uuid), item.action, about);
       this.lookSoon();
     } catch (error) {
-      if (!(error instanceof Refused)) {
+      if (!(error instanceof Refused || error instanceof NotTaken)) {
         if (!(error instanceof Lost)) throw error;
         return;
       }
       item.state = "failed";
-      item.error = refusal(error.code);
+      item.error = error instanceof NotTaken ? error.message : refusal(error.code);
       announce(`Not accepted. ${item.error}`);
       this.timeline.changed();
     }
@@ -412,7 +494,7 @@ class Page {
     const item = talk?.outbox.find((each) => each.uuid === uuid);
     if (item) {
       talk.outbox = talk.outbox.filter((each) => each !== item);
-      if (!isChange(item) || item.action === "edit") this.frame.takeBack(item.text);
+      if (!item.file && (!isChange(item) || item.action === "edit")) this.frame.takeBack(item.text);
       this.timeline.changed();
     }
   }

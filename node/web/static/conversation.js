@@ -6,6 +6,8 @@
 // In a group `by` is the id of the author, and `told` {count, delivered, read} of a message from here.
 // A peer chooses the uuids of its messages: one may be that of a message from here, or of an invite.
 // Edits, deletions and reactions are records about a message, which may be in an older page.
+// A message with a file has {file: {name, size, type}, transfer: {state, reason}} and, while that is
+// on its way, {progress: {done, problem}}.
 // A message from here that is not in the stream yet is an item of the outbox, without a sequence.
 
 import { Refused, code } from "./p2p.js";
@@ -21,6 +23,7 @@ const REACTION_BYTES_MAX = 64;
 const UTF8 = new TextDecoder();
 const BYTES = new TextEncoder();
 const CHANGES = new Set(["edit", "delete", "react", "unreact"]);
+const ENDED = new Set(["received", "refused", "expired"]);
 const RANKS = ["waiting", "kept", "sent", "expired", "refused", "delivered", "read"];
 
 export class Talk {
@@ -31,6 +34,7 @@ export class Talk {
     this.items = [];
     this.outbox = [];
     this.states = new Map();
+    this.transfers = new Map();
     this.byKey = new Map();
     this.keys = new Map();
     this.told = new Map();
@@ -155,6 +159,8 @@ export class Talk {
         this.tellMembers(record);
       } else if (record?.kind === "state") {
         this.tell(record.uuid, record.state);
+      } else if (record?.kind === "file-in" || record?.kind === "file-out") {
+        this.tellFile(record);
       } else if (record && isChange(record)) {
         this.outbox = this.outbox.filter((each) => each.uuid !== record.uuid);
         this.change(record, sequence);
@@ -170,6 +176,10 @@ export class Talk {
     const key = keyOf(record, sequence);
     const { action = "", about = "", by = "" } = record;
     const item = { key, kind, by, sequence, uuid, text, at, sentAt, late, action, about };
+    if (isFile(record.file)) {
+      item.file = record.file;
+      item.transfer = this.transfers.get(key) ?? null;
+    }
     if (kind === "out") {
       this.outbox = this.outbox.filter((each) => each.uuid !== uuid);
       item.state = this.states.get(uuid) ?? record.state ?? "waiting";
@@ -266,6 +276,35 @@ export class Talk {
     else item.state = count && delivered.size >= count ? "delivered" : "sent";
   }
 
+  /** The file of a message has a new state; of an older page, it may be no news. */
+  tellFile({ kind, uuid, transfer, text = "", at }) {
+    const key = keyOf({ kind: kind === "file-in" ? "in" : "out", uuid });
+    if ((this.transfers.get(key)?.at ?? -1) > at) return;
+    this.transfers.set(key, { state: transfer, reason: text, at });
+    const item = this.byKey.get(key);
+    if (item) item.transfer = this.transfers.get(key);
+  }
+
+  /** Files that are on their way. */
+  get pending() {
+    return this.items.filter(
+      ({ file, transfer, isDeleted }) => file && !isDeleted && !ENDED.has(transfer?.state),
+    );
+  }
+
+  /** Learn how far transfers are; gives whether anything is new. */
+  progress(transfers, hex) {
+    let isNew = false;
+    for (const { kind, uuid, done, chunks, problem, stored } of transfers) {
+      const item = this.byKey.get(keyOf({ kind, uuid: hex(uuid) }));
+      if (!item?.file) continue;
+      const progress = { done: stored ? 1 : done / chunks, problem };
+      isNew ||= JSON.stringify(progress) !== JSON.stringify(item.progress);
+      item.progress = progress;
+    }
+    return isNew;
+  }
+
   tell(uuid, state) {
     const rank = RANKS.indexOf(state);
     if (rank <= RANKS.indexOf(this.states.get(uuid))) return;
@@ -273,6 +312,10 @@ export class Talk {
     const item = this.byKey.get(uuid);
     if (item && rank > RANKS.indexOf(item.state)) item.state = state;
   }
+}
+
+function isFile(file) {
+  return typeof file?.name === "string" && Number.isSafeInteger(file.size) && file.size >= 0;
 }
 
 /** True for what changes another message, and is none itself. */

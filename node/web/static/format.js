@@ -59,6 +59,12 @@ export function refusal(code) {
   return REFUSALS[code] ?? `Your node refused (code ${code.toString(16)}).`;
 }
 
+/** 300 bytes, 1.5 kB, 20.0 MB. */
+export function size(bytes) {
+  if (bytes < 1000) return count(bytes, "byte");
+  return bytes < 999_950 ? `${(bytes / 1000).toFixed(1)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
+}
+
 /** 09:41. All times are in ms since 1970. */
 export function clock(ms) {
   return CLOCK.format(ms);

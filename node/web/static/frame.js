@@ -60,6 +60,17 @@ export class Frame {
       this.measure();
       if (this.draft.value.trim()) page.typing();
     });
+    byId("attach").addEventListener("click", () => byId("attached").click());
+    byId("attached").addEventListener("change", ({ target }) => {
+      page.attach(target.files);
+      target.value = "";
+    });
+    this.draft.addEventListener("paste", (event) => {
+      if (!event.clipboardData?.files.length) return;
+      event.preventDefault();
+      page.attach(event.clipboardData.files);
+    });
+    this.listenToDrops(byId("talk"));
     byId("answering-end").addEventListener("click", () => page.endAnswer());
     byId("back").addEventListener("click", () => this.showList());
     byId("details").addEventListener("click", () => page.details());
@@ -77,9 +88,10 @@ export class Frame {
       const { retry, drop } = target.dataset;
       if (retry) page.retry(retry);
       if (drop) page.drop(drop);
-      const { menu, act, key, emoji } = target.closest("button")?.dataset ?? {};
+      const { file, menu, act, key, emoji } = target.closest("button")?.dataset ?? {};
       if (menu) page.toggleMenu(menu);
       if (act) page.act(act, key, emoji);
+      if (file) page.useFile(file, key);
     });
     byId("timeline").addEventListener("keydown", (event) => walkMenus(event));
     byId("scroller").addEventListener("keydown", (event) => {
@@ -90,6 +102,28 @@ export class Frame {
     window.addEventListener("hashchange", () => this.follow());
     window.addEventListener("beforeunload", (event) => {
       if (page.hasUnsent) event.preventDefault();
+    });
+  }
+
+  /** Files are dropped on the conversation. Elsewhere the browser would open them. */
+  listenToDrops(stage) {
+    const hasFiles = ({ dataTransfer }) => [...(dataTransfer?.types ?? [])].includes("Files");
+    const mark = (is) => stage.classList.toggle("is-dropping", is);
+    document.addEventListener("dragover", (event) => {
+      if (!hasFiles(event)) return;
+      event.preventDefault();
+      const isHere = stage.contains(event.target) && !byId("composer").inert;
+      event.dataTransfer.dropEffect = isHere ? "copy" : "none";
+      mark(isHere);
+    });
+    document.addEventListener("dragleave", ({ relatedTarget }) => relatedTarget || mark(false));
+    document.addEventListener("drop", (event) => {
+      if (!hasFiles(event)) return;
+      event.preventDefault();
+      mark(false);
+      if (stage.contains(event.target) && !byId("composer").inert) {
+        this.page.attach(event.dataTransfer.files);
+      }
     });
   }
 
@@ -260,6 +294,7 @@ export class Frame {
     byId("talk-presence").classList.toggle("is-here", Boolean(chat.here));
     byId("talk-avatar").replaceChildren(avatar(chat.name, chat.id, chat.here));
     byId("composer").inert = !isContact(chat) || (chat.group && chat.group.status !== "joined");
+    byId("attach").hidden = Boolean(chat.group);
     byId("details").setAttribute("aria-label", chat.group ? "Details of this group" : "Details of this peer");
     const [text, symbol] = hindrance(chat);
     byId("hindrance").hidden = !text;

@@ -95,6 +95,31 @@ export class Home {
     return this.ask(PEERS, 7, action ? { ...fields, action, about } : fields);
   }
 
+  // Files: see files.js.
+
+  /** A file is to be sent in the message `uuid`: {next, error, is_sent}. */
+  beginFile(peer, uuid, size, name, type) {
+    return this.ask(PEERS, 50, { peer, uuid, size, name, type });
+  }
+
+  /** Gives the number of the next chunk. */
+  async addChunks(peer, uuid, first, chunks) {
+    return (await this.ask(PEERS, 51, { peer, uuid, first, chunks })).next;
+  }
+
+  finishFile(peer, uuid) {
+    return this.ask(PEERS, 52, { peer, uuid });
+  }
+
+  async readFile(peer, sequence, first, count) {
+    return (await this.ask(PEERS, 53, { peer, sequence, first, count })).chunks;
+  }
+
+  /** The files that are on their way: [{kind, uuid, done, chunks, stored, problem}]. */
+  async transfers(peer) {
+    return (await this.ask(PEERS, 54, { peer })).transfers;
+  }
+
   /** One conversation, as in `chats`. */
   async chat(peer) {
     return (await this.ask(PEERS, 8, { peer })).chats[0];

@@ -44,6 +44,7 @@ export class Lost extends Error {
 }
 
 export const code = {
+  NOT_FOUND: 0x02,
   TOO_LARGE: 0x24,
   FULL: 0x26,
   UNKNOWN_STREAM: 0x41,

@@ -2,8 +2,9 @@
 
 import { icon, linked, make, unseen } from "./elements.js";
 import { isChange } from "./conversation.js";
+import { mayBeShown } from "./files.js";
 import { countsOf } from "./groups.js";
-import { STATES, clock, day, dayOf, exactly, inviteNote } from "./format.js";
+import { STATES, clock, day, dayOf, exactly, inviteNote, size } from "./format.js";
 
 const TOGETHER_MS = 5 * 60_000;
 const QUOTED_CHARS = 120;
@@ -36,9 +37,12 @@ export function rowsOf(items, before, newFrom, talk, name, isLast) {
     const counts = countsOf(item.told);
     const parts = [item.state, author, counts, isAccepted, item.error, follows, isTail, tells, item.sequence];
     const changes = [item.text, item.isEdited, item.isDeleted, item.reactions, quote, hasMenu];
-    const look = JSON.stringify([...parts, ...changes]);
+    const image = talk.images.get(item.key);
+    const { transfer, progress, uploaded, fetched, fileError } = item;
+    const file = item.file && [transfer, progress, uploaded, fetched, fileError, image];
+    const look = JSON.stringify([...parts, ...changes, file]);
     const build = () =>
-      itemRow(item, { follows, isTail, tells, name: author, names: talk, chat: name, isAccepted, quote, hasMenu, counts });
+      itemRow(item, { image, follows, isTail, tells, name: author, names: talk, chat: name, isAccepted, quote, hasMenu, counts });
     rows.push({ key: item.key, item, look, build });
     above = item;
   });
@@ -78,7 +82,7 @@ function noteRow(item, { name }) {
 }
 
 function messageRow(item, around) {
-  const { follows, isTail, tells, name, names, chat, isAccepted, quote, hasMenu, counts } = around;
+  const { image, follows, isTail, tells, name, names, chat, isAccepted, quote, hasMenu, counts } = around;
   const isOurs = item.kind === "out";
   const marks = ["message", isOurs ? "ours" : "theirs", follows && "follows", isTail && "tail"];
   const bubble = make(
@@ -86,7 +90,7 @@ function messageRow(item, around) {
     { class: "bubble" },
     item.by && !follows ? make("p", { class: "author", dir: "auto" }, name) : unseen(isOurs ? "You: " : `${name}: `),
     quote && quoted(quote, names.nameOf(quote, chat)),
-    said(item),
+    item.file && !item.isDeleted ? fileCard(item, image) : said(item),
     make(
       "span",
       { class: "meta" },
@@ -113,6 +117,58 @@ function said(item) {
   if (item.isDeleted) return make("p", { class: "text is-deleted" }, "Message deleted");
   if (isChange(item)) return make("p", { class: "text" }, `${UNSENT[item.action]}: ${item.text}`);
   return make("p", { class: "text", dir: "auto" }, ...linked(item.text));
+}
+
+/** The file of a message: its name and size, how far it is, and what can be done with it. */
+function fileCard(item, image) {
+  const { file, key, fetched } = item;
+  const isWhole = item.sequence !== undefined && (item.kind === "out" || item.transfer?.state === "received");
+  const words = fileWords(item);
+  const card = make(
+    "div",
+    { class: "file" },
+    icon("file"),
+    make("span", { class: "file-name", dir: "auto" }, file.name),
+    make("span", { class: "file-size" }, size(file.size)),
+    make("span", { class: "file-state" }, words),
+  );
+  const done = item.uploaded ?? fetched ?? (isOnItsWay(item) ? item.progress?.done : undefined);
+  if (done !== undefined && done < 1) {
+    const label = `${file.name}: progress`;
+    card.append(make("progress", { max: "1", value: String(done), "aria-label": label }));
+  }
+  if (image) card.append(make("img", { class: "file-image", src: image, alt: file.name }));
+  if (isWhole && fetched === undefined) {
+    const buttons = [make("button", { type: "button", "data-file": "save", "data-key": key }, "Save")];
+    if (!image && mayBeShown(file)) {
+      buttons.push(make("button", { type: "button", "data-file": "show", "data-key": key }, "Show image"));
+    }
+    card.append(make("div", { class: "file-actions" }, ...buttons));
+  }
+  return card;
+}
+
+function isOnItsWay({ transfer, sequence }) {
+  return sequence !== undefined && (!transfer || transfer.state === "stored");
+}
+
+function fileWords(item) {
+  const { transfer, progress, kind } = item;
+  if (item.fileError) return item.fileError;
+  if (item.sequence === undefined) return item.state === "failed" ? "" : "being added";
+  const why = transfer?.reason ? `: ${transfer.reason}` : "";
+  switch (transfer?.state) {
+    case "received":
+      return kind === "out" ? "received" : "";
+    case "refused":
+      return `not taken${why}`;
+    case "expired":
+      return `not complete${why}`;
+    case "stored":
+      return "at a relay, until it is fetched";
+    default:
+      return progress?.problem || (kind === "out" ? "on its way" : "arriving");
+  }
 }
 
 function quoted({ kind, text }, name) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import anyio
 
@@ -15,12 +16,17 @@ from tests.node.outbox.peer_nodes import DEADLINE_S, PeerNode
 
 
 async def send_file(
-    node: Node, peer: str, data: bytes, name: str = "a.bin", uuid: bytes | None = None
-) -> dict[str, object]:
+    node: Node,
+    peer: str,
+    data: bytes,
+    name: str = "a.bin",
+    uuid: bytes | None = None,
+    **fields: str,
+) -> dict[str, Any]:
     """The answer to the last request, or the first with an error."""
     uuid = uuid or os.urandom(16)
     body = {"peer": peer, "uuid": uuid}
-    begun = await ask(node, PeerOperation.FILE_BEGIN, size=len(data), name=name, **body)
+    begun = await ask(node, PeerOperation.FILE_BEGIN, size=len(data), name=name, **body, **fields)
     if begun["error"]:
         return begun
     parts = [data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES)] or [b""]
