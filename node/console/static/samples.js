@@ -100,7 +100,7 @@ function quantile(counts, bounds, part) {
   return bounds.at(-1);
 }
 
-/** What the counts of a queue, or of all queues, say of the seconds between them; null where a node counts none. */
+/** Rates and durations of a queue, or of all queues, in the seconds between two counts; null where a node counts none. */
 export function jobRates(before, now, seconds) {
   if (!before || !now) return null;
   const of = (field) => Math.max(0, now[field] - before[field]) / seconds;
