@@ -7,14 +7,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from itertools import repeat
 from typing import Any
 
 import anyio
 import msgspec
 
+from millpond.actors.errors import UnknownStream
 from millpond.node.bench.load import Clocks
+from millpond.node.client.connect import connect
+from millpond.node.jobs.connector import ConnectionOptions
+from millpond.node.jobs.history import stream_name
 from millpond.node.jobs.job import Job
+from millpond.node.jobs.payload import channel_of
 from millpond.node.jobs.queue import Queue
 from millpond.node.jobs.worker.worker import Worker
 
@@ -53,14 +60,26 @@ class JobsResult(msgspec.Struct, frozen=True):
         return not self.faults
 
 
+class JobsShape(msgspec.Struct, frozen=True):
+    """The number of jobs, those at once, the queue they are in, and the durability that the result
+    tells."""
+
+    jobs: int
+    concurrency: int
+    queue: str = "bench"
+    durability: str = "memory"
+
+
 async def measure_jobs(
-    url: str, jobs: int, concurrency: int, clocks: Clocks, durability: str
+    url: str, shape: JobsShape, clocks: Clocks, options: ConnectionOptions
 ) -> JobsResult:
-    """Put jobs, run them, then put some one by one for an idle worker."""
+    """Put jobs, run them, then put some one by one for an idle worker. The queue is deleted."""
+    jobs, concurrency = shape.jobs, shape.concurrency
+    worker = partial(Worker, url, queues=[shape.queue], **options)
     started: Counter[int] = Counter()
     first_cpu = clocks.node_cpu() if clocks.node_cpu is not None else 0.0
     own_cpu = clocks.own_cpu()
-    async with Queue(url, "bench") as queue:
+    async with Queue(url, shape.queue, **options) as queue:
         at = clocks.now()
         ids = await _put_all(queue, jobs)
         put_s = clocks.now() - at
@@ -70,18 +89,19 @@ async def measure_jobs(
 
         at = clocks.now()
         with anyio.fail_after(RUN_S):
-            run_s = await _run_all(url, nothing, concurrency, started, jobs, clocks) - at
+            run_s = await _run_all(worker, nothing, concurrency, jobs, clocks) - at
         node_us = None if clocks.node_cpu is None else (clocks.node_cpu() - first_cpu) / jobs * 1e6
         worker_us = (clocks.own_cpu() - own_cpu) / jobs * 1e6
-        waits = await _idle_latencies(url, queue, clocks)
-        bulk_s = await _put_in_bulk(url, jobs, clocks)
+        waits = await _idle_latencies(worker, queue, clocks)
+        bulk_s = await _put_in_bulk(url, shape, clocks, options)
         counts = await queue.counts()
+    await _delete(url, shape.queue, options)
     left = counts.ready + counts.delayed + counts.leased + counts.dead
     missing = sum(1 for job in ids if job not in started)
     faults = {"left": left, "never begun": missing}
     return JobsResult(
         f"jobs-c{concurrency}",
-        durability,
+        shape.durability,
         jobs,
         concurrency,
         jobs / put_s,
@@ -111,22 +131,32 @@ async def _put_all(queue: Queue, jobs: int) -> list[int]:
     return ids
 
 
-async def _put_in_bulk(url: str, jobs: int, clocks: Clocks) -> float:
-    """Put jobs in a few calls, into another queue, and delete them; the seconds of the puts."""
-    async with Queue(url, "bench-bulk") as queue:
+async def _put_in_bulk(
+    url: str, shape: JobsShape, clocks: Clocks, options: ConnectionOptions
+) -> float:
+    """Put jobs in a few calls, into another queue, which is deleted; the seconds of the puts."""
+    name = f"{shape.queue}-bulk"
+    async with Queue(url, name, **options) as queue:
         at = clocks.now()
-        for start in range(0, jobs, BULK):
-            await queue.put_many(repeat(PAYLOAD, min(BULK, jobs - start)))
+        for start in range(0, shape.jobs, BULK):
+            await queue.put_many(repeat(PAYLOAD, min(BULK, shape.jobs - start)))
         bulk_s = clocks.now() - at
-        await queue.channel.channels.purge("jobs/bench-bulk")
+    await _delete(url, name, options)
     return bulk_s
 
 
+async def _delete(url: str, queue: str, options: ConnectionOptions) -> None:
+    """Delete the queue with its history."""
+    async with connect(url, channel_of(queue), role="producer", **options) as channel:
+        with suppress(UnknownStream):
+            await channel.streams.stream(stream_name(queue)).delete()
+        await channel.channels.delete(channel_of(queue))
+
+
 async def _run_all(
-    url: str,
+    work: Callable[..., Worker],
     handler: Callable[..., Any],
     concurrency: int,
-    started: Counter[int],
     jobs: int,
     clocks: Clocks,
 ) -> float:
@@ -141,14 +171,12 @@ async def _run_all(
             ended_at = clocks.now()
             worker.drain()
 
-    async with Worker(
-        url, handler, queues=["bench"], concurrency=concurrency, on_end=end
-    ) as worker:
+    async with work(handler, concurrency=concurrency, on_end=end) as worker:
         await worker.run()
     return ended_at
 
 
-async def _idle_latencies(url: str, queue: Queue, clocks: Clocks) -> list[float]:
+async def _idle_latencies(work: Callable[..., Worker], queue: Queue, clocks: Clocks) -> list[float]:
     waits: list[float] = []
     began = anyio.Event()
     put_at = 0.0
@@ -157,7 +185,7 @@ async def _idle_latencies(url: str, queue: Queue, clocks: Clocks) -> list[float]
         waits.append(clocks.now() - put_at)
         began.set()
 
-    async with Worker(url, handler, queues=["bench"]) as worker, anyio.create_task_group() as tasks:
+    async with work(handler) as worker, anyio.create_task_group() as tasks:
         tasks.start_soon(worker.run)
         for _ in range(IDLE_JOBS):
             began = anyio.Event()

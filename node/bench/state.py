@@ -24,6 +24,7 @@ from millpond.node.client.state.follower import FollowSettings, follow_state
 from millpond.node.client.streams.connect import connect_streams
 from millpond.node.client.streams.stream import Stream
 from millpond.node.environment import rss_bytes
+from millpond.node.jobs.connector import ConnectionOptions
 
 BATCH = 1000
 NAME = b"bench"
@@ -159,31 +160,40 @@ def _faults(values: dict[str, Any], ages: dict[str, int | None]) -> int:
     return faults
 
 
-async def through_node(node: OwnNode, count: int, keys: int, clock: Clock) -> list[StateResult]:
+async def through_node(
+    node: OwnNode,
+    count: int,
+    keys: int,
+    clock: Clock,
+    name: bytes = NAME,
+    options: ConnectionOptions | None = None,
+) -> list[StateResult]:
     """A stream of a node: materialized there, and by a client that follows it."""
     ages = expected(count, keys)
-    async with connect_streams(node.url) as streams:
-        stream = streams.stream(NAME)
+    async with connect_streams(node.url, **(options or {})) as streams:
+        stream = streams.stream(name)
         await stream.create()
         for batch in events(count, keys):
             await stream.append(batch)
-        return [
+        found = [
             await _materialized(node, stream, count, keys, ages, clock),
             await _followed(stream, count, keys, ages, clock),
         ]
+        await stream.delete()
+        return found
 
 
 async def _materialized(
     node: OwnNode, stream: Stream, count: int, keys: int, ages: dict[str, int | None], clock: Clock
 ) -> StateResult:
     await anyio.sleep(1.0)  # what the appends left to be done is done
-    before, began = _memory_of(node), clock()
+    before, began = _memory_of(node) if node.pid else 0, clock()
     info = await stream.state.info()
     seconds = clock() - began
-    grown = _memory_of(node) - before
+    grown = _memory_of(node) - before if node.pid else 0
     values = {row.key: row.value async for row in stream.state.rows()}
     faults = _faults(values, ages) + (info.changes != count)
-    each = grown / len(values)
+    each = grown / len(values) if node.pid else None
     return StateResult("node", count, keys, seconds, count / seconds, each, faults)
 
 

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+import millpond
 from millpond.node.bench import jobs as bench
 from millpond.node.bench.load import Clocks
 from millpond.node.cli.main import main
 from millpond.node.config import OFF, Config
 from millpond.node.node import Node
+from millpond.testing import run_node
 
 
 def test_it_measures(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -33,5 +35,19 @@ async def test_a_job_that_is_not_run_is_a_fault(monkeypatch: pytest.MonkeyPatch)
     async with Node(config) as node:
         clocks = Clocks(time.perf_counter, time.process_time)
         url = f"tcp://{node.listeners['p2p']}"
-        result = await bench.measure_jobs(url, 20, 4, clocks, "memory")
+        result = await bench.measure_jobs(url, bench.JobsShape(20, 4), clocks, {})
     assert not result.ok and result.faults == {"never begun": 1}
+
+
+def test_a_running_node_is_measured_and_left_as_it_was(
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    with run_node() as node:
+        assert main(["bench", "jobs", "--jobs", "50", "--json", "--connect", node.url]) == 0
+        told: dict[str, Any] = json.loads(capfdbinary.readouterr().out)
+        assert told["jobs"] == 50 and told["faults"] == {} and told["durability"] == "of the node"
+        assert told["node_us"] is None
+        with millpond.sync.connect(node.url, "any") as channel:
+            assert [each.name for each in channel.channels.list("jobs/*")] == []
+            assert list(channel.streams.names()) == []
+        assert main(["bench", "jobs", "--connect", node.url, "--durability", "disk"]) == 2

@@ -6,8 +6,10 @@ import json
 
 import pytest
 
+import millpond
 from millpond.node.bench.state import event, expected
 from millpond.node.cli.main import main
+from millpond.testing import run_node
 from tests.node.processes import command
 
 
@@ -34,3 +36,15 @@ def test_its_events_are_what_it_expects_of_them() -> None:
 @pytest.mark.parametrize("words", [("--events", "0"), ("--keys", "-1"), ("--rows", "x")])
 def test_what_cannot_be_meant_exits_2(words: tuple[str, ...]) -> None:
     assert main(("bench", "state", *words)) == 2
+
+
+def test_a_running_node_is_measured_and_left_as_it_was() -> None:
+    with run_node() as node:
+        words = ("--events", "500", "--keys", "50", "--json", "--connect", node.url)
+        done = command("bench", "state", *words)
+        assert done.returncode == 0, done.stderr.decode()
+        rows = [json.loads(line) for line in done.stdout.splitlines()]
+        assert [(each["row"], each["faults"]) for each in rows] == [("node", 0), ("follower", 0)]
+        assert {each["bytes_each"] for each in rows} == {None}
+        with millpond.sync.connect(node.url, "any") as channel:
+            assert list(channel.streams.names()) == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import secrets
 import sys
 import time
@@ -28,16 +27,16 @@ from millpond.node.cli.bench import jobs as bench_jobs
 from millpond.node.cli.bench import state as bench_state
 from millpond.node.cli.bench import store as bench_store
 from millpond.node.cli.bench import streams as bench_streams
-from millpond.node.cli.bench.addresses import first_reached
+from millpond.node.cli.bench.remote import add_remote_options, reached_url
 from millpond.node.cli.commands.serve import raise_descriptor_limit
 from millpond.node.cli.connection import explain_errors
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.options.node import positive
-from millpond.node.cli.options.tls import add_plain_option, add_tls_options, tls_context
+from millpond.node.cli.options.tls import tls_context
 from millpond.node.cli.options.units import seconds
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.cli.token_file import read_token
-from millpond.node.client.url import parse_url, parse_urls
+from millpond.node.client.url import parse_url
 from millpond.node.ip import is_loopback
 
 EPILOG = """\
@@ -120,19 +119,7 @@ def _add_p2p(subparsers: Any) -> None:
     parser.add_argument(
         "--channels", **count_option, default=CHANNELS, help="in memory rows (default %(default)s)"
     )
-    parser.add_argument(
-        "--connect",
-        metavar="URL[,URL...]",
-        help="measure this node (tcp, ws, tls, wss), none of its own",
-    )
-    parser.add_argument(
-        "--token-file",
-        metavar="FILE",
-        default=os.environ.get("MILLPOND_TOKEN"),
-        help="file that begins with the access token (or MILLPOND_TOKEN)",
-    )
-    add_tls_options(parser)
-    add_plain_option(parser)
+    add_remote_options(parser)
     durability_option = {
         "choices": ("disk", "os", "memory"),
         "help": "durability of the benchmark's own node",
@@ -159,11 +146,6 @@ def run(args: argparse.Namespace) -> int:
         return bench_streams.run(args)
     if args.connect is not None and (args.durability or args.data):
         raise usage_error("--connect excludes --durability and --data")
-    if args.connect is not None:
-        try:
-            addresses = parse_urls(args.connect)
-        except ValueError as exc:
-            raise usage_error(f"--connect: {exc}") from exc
     if args.data is not None and args.durability == "memory":
         raise usage_error("--durability memory excludes --data")
     if args.size is not None and args.size < SIZE_MIN:
@@ -181,8 +163,7 @@ def run(args: argparse.Namespace) -> int:
         names = ", ".join(row.name for row in rows())
         raise usage_error(f"--rows {args.rows!r} names no row; the rows are {names}")
     if args.connect is not None:
-        index = first_reached([(each.host, each.port) for each in addresses])
-        args.connect = args.connect.split(",")[index].strip()
+        args.connect = reached_url(args.connect)
     raise_descriptor_limit()
     return _measure_all(args, chosen)
 

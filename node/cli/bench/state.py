@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import secrets
 import time
 from collections.abc import Iterator
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
 import anyio
 import msgspec
 
-from millpond.node.bench.own_node import NodeNotReady, own_node
+from millpond.node.bench.own_node import NodeNotReady, OwnNode, own_node
 from millpond.node.bench.state import StateResult, in_process, through_node
+from millpond.node.cli.bench.remote import add_remote_options, remote_node
 from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.cli.options.node import positive
 from millpond.node.cli.output import print_json, print_line
@@ -21,6 +24,7 @@ EPILOG = """\
 examples:
   millpond bench state                               200,000 events over 10,000 keys
   millpond bench state --events 1000000 --keys 50000
+  millpond bench state --connect tcp://127.0.0.1:7400   a running node
 
 state         MaterializedState: Python values from JSON in memory
 fold          the same event by event, with positions, counts and policies, as in a follower
@@ -28,6 +32,9 @@ fold, schema  the same, with values checked against a msgspec struct
 node's form   values as bytes with their sizes, as in a node
 node          a stream of a new node, from the first query to its reply, and memory
 follower      a client that follows the stream from its start
+
+With --connect the rows `node` and `follower` are measured alone, without memory, in a stream of
+their own, which is deleted at the end. That requires the right `admin`.
 
 All values are compared at the end; on a difference the exit code is 1. `each` is the growth of
 memory per value; a value has about 70 bytes, a key six. --json prints an object for each row: row,
@@ -48,6 +55,7 @@ def add_parser(subparsers: Any) -> None:
     count_option = {"type": positive, "metavar": "N"}
     parser.add_argument("--events", **count_option, default=200_000, help="default %(default)s")
     parser.add_argument("--keys", **count_option, default=10_000, help="default %(default)s")
+    add_remote_options(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object a row; see below")
 
 
@@ -70,12 +78,20 @@ def run(args: argparse.Namespace) -> int:
 def _results(args: argparse.Namespace) -> Iterator[StateResult]:
     clock = time.perf_counter
     options = {"use_uvloop": find_spec("uvloop") is not None}
+
+    def measure(node: OwnNode, *more: Any) -> list[StateResult]:
+        work = partial(through_node, node, args.events, args.keys, clock, *more)
+        return anyio.run(work, backend_options=options)
+
+    if args.connect is not None:
+        name = b"bench-" + secrets.token_hex(6).encode()
+        with remote_node(args) as (node, connection):
+            yield from measure(node, name, connection)
+        return
     try:
         # Without the shelf, or what it keeps of the reads would count as the state's memory.
         with own_node(stream_shelf_bytes_max="0") as node:
-            yield from anyio.run(
-                through_node, node, args.events, args.keys, clock, backend_options=options
-            )
+            yield from measure(node)
     except NodeNotReady as exc:
         raise Failure(str(exc)) from exc
     yield from in_process(args.events, args.keys)
