@@ -15,7 +15,7 @@ export function membersOf({ members, invited }) {
   return invited ? `${told}, ${invited} invited` : told;
 }
 
-/** What stands in the way of a group: [text, symbol], or null. */
+/** The obstacle of a group: [text, symbol], or null. */
 export function groupHindrance({ status, forks, invited_by: by }) {
   if (status === "invited") return [`${by} invites you into this group. Open its details to accept or decline.`, "alert"];
   if (STANDINGS[status]) return [STANDINGS[status], "alert"];
