@@ -128,7 +128,7 @@ async def test_files_are_dropped_on_the_conversation_and_nowhere_else(
 async def test_nothing_but_an_image_is_shown(
     tab: Tab, homes: AsyncExitStack, alice: Person, bob: Person, data: bytes
 ) -> None:
-    """Whatever its sender calls it."""
+    """The name that its sender gives it does not matter."""
     here = await homes.enter_async_context(alice.at_home())
     there = await homes.enter_async_context(bob.at_home())
     await send_file(there, "alice", data, "<img src=x onerror=window.ran=1>.png", type="image/png")
