@@ -373,8 +373,10 @@ class Scheduler:
     def _loaded(self, cell: Cell, snapshot: CellSnapshot | Fault) -> None:
         now = self._now()
         if isinstance(snapshot, Fault):
-            log.error("cell not loaded: name=%r fault=%s", cell.name, snapshot.name)
-            is_passing = snapshot is Fault.UNREADABLE
+            # Of an object store that is away its shipper tells; every cell would tell it again.
+            level = logging.DEBUG if snapshot is Fault.NOT_REPLICATED else logging.ERROR
+            log.log(level, "cell not loaded: name=%r fault=%s", cell.name, snapshot.name)
+            is_passing = snapshot in (Fault.UNREADABLE, Fault.NOT_REPLICATED)
             pause_s = LOAD_RETRY_S if is_passing else self._settings.restarts.quarantine_s
             self._quarantine(cell, Code.STORAGE_FAILED, pause_s, now)
             return

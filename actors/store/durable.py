@@ -381,11 +381,11 @@ class DurableStore:
         refused."""
         answer: Deferred[Any] = Deferred()
         if self.follower is None or self.follower.is_refusing:
-            answer.finish(Fault.UNREADABLE)
+            answer.finish(Fault.NOT_REPLICATED)
             return answer
 
         def went_on(fault: Fault | None) -> None:
-            found = Fault.UNREADABLE if fault is not None else read()
+            found = Fault.NOT_REPLICATED if fault is not None else read()
             if isinstance(found, Deferred):
                 found.when_done(answer.finish)
             else:

@@ -60,6 +60,8 @@ class Fault(Enum):
     """The disk returns other data than was written; the partition is not served."""
     UNREADABLE = auto()
     """The disk could not be read just now."""
+    NOT_REPLICATED = auto()
+    """The partition has something that the replica has not, which is away; it is not served."""
 
 
 def for_each(do: Callable[[T], object], items: Iterable[T]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -205,8 +206,9 @@ async def test_a_channel_whose_last_acks_are_on_their_way_is_loaded_when_they_ar
 
 
 async def test_a_channel_that_waits_to_be_loaded_is_refused_in_time(
-    tmp_path: Path, objects: GatedFolder
+    tmp_path: Path, objects: GatedFolder, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """That is no error of the node: it says once that the object store is away."""
     async with serving(tmp_path, passivate_after_s=0.05, replica_ack_s=0.5) as (node, url):
         async with producer(url) as channel:
             await _put_soon(channel, b"one")
@@ -221,6 +223,7 @@ async def test_a_channel_that_waits_to_be_loaded_is_refused_in_time(
             async with producer(url):
                 pass
         objects.goes_on.set()
+    assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
 
 
 async def _unload(node: Node) -> None:

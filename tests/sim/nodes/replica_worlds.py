@@ -48,7 +48,7 @@ CHANNEL = "jobs"
 TAKEOVER_S = 2.0
 ACK_S = 1.5
 EVENTS = (
-    *("kill", "kill", "part", "part", "slow", "refuse", "throttle", "full"),
+    *("kill", "kill", "part", "part", "slow", "slow", "refuse", "throttle", "full"),
     *("standby", "snapshot", "restore", "skew", "damage"),
 )
 SETTLE_S = 120.0
@@ -231,11 +231,11 @@ async def _happens(pair: Pair, event: str, folder: Path) -> None:
             await world.clock.sleep(rng.choice((0.5, 4.0, 8.0)))
             machine.view.heal()
         case "slow":
-            slow, request_s = rng.choice(([machine], pair.machines)), rng.choice((0.5, 4.0, 20.0))
-            for each in slow:
-                each.view.request_s = request_s
-            await world.clock.sleep(rng.choice((3.0, 10.0)))
-            for each in slow:
+            for each in pair.machines:  # so that one acts while a request of the other is under way
+                is_chosen = each is machine
+                each.view.request_s = rng.choice((0.5, 4.0, 20.0) if is_chosen else (0.02, 1.0))
+            await world.clock.sleep(rng.choice((5.0, 10.0)))
+            for each in pair.machines:
                 each.view.heal()
         case "refuse":
             machine.view.has_wrong_credentials = True
