@@ -654,7 +654,9 @@ class Channel:
             consumer.identity_number and consumer.identity_number == row.sender
         ):
             return False
-        place = None if is_dead_letter_channel(self.name) else self._flow_step(message_id)
+        place = None
+        if self.jobs is not None and not is_dead_letter_channel(self.name):
+            place = self._flow_step(message_id)
         if self.context.durations is not None:
             self.time_attempt(consumer, message_id, now)
         if self.delivery.ack(consumer, message_id):

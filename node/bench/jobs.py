@@ -47,6 +47,7 @@ class JobsResult(msgspec.Struct, frozen=True):
     put_rate: float
     bulk_rate: float
     run_rate: float
+    p10_us: float
     p50_us: float
     p99_us: float
     node_us: float | None
@@ -107,6 +108,7 @@ async def measure_jobs(
         jobs / put_s,
         jobs / bulk_s,
         jobs / run_s,
+        waits[len(waits) // 10] * 1e6,
         waits[len(waits) // 2] * 1e6,
         waits[int(len(waits) * 0.99)] * 1e6,
         node_us,

@@ -87,6 +87,7 @@ class Measure:
         self.told["bulk_rate"] = count / seconds
 
     def waited(self, waits: list[float]) -> None:
+        self.told["p10_ms"] = sorted(waits)[len(waits) // 10] * 1000
         self.told["p50_ms"] = sorted(waits)[len(waits) // 2] * 1000
 
 

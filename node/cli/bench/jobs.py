@@ -44,8 +44,8 @@ once, which is allowed. Node, producers and worker share the machine. With --con
 queues of their own, which are deleted at the end; that requires the right `admin`.
 
 --json prints an object: row, durability ("of the node" with --connect), jobs, concurrency,
-put_rate, bulk_rate, run_rate (per second), p50_us, p99_us, node_us, worker_us (processor time per
-job; null if unknown), again, faults.
+put_rate, bulk_rate, run_rate (per second), p10_us, p50_us, p99_us, node_us, worker_us (processor
+time per job; null if unknown), again, faults.
 """
 JOBS, CONCURRENCY = 5000, 10
 COLUMNS = {"put": 12, "bulk": 12, "run": 12, "begin p50": 12, "p99": 12}

@@ -73,7 +73,10 @@ class AttemptCounts(msgspec.Struct):
 
     def count(self, what: OutcomeName) -> None:
         """One more."""
-        setattr(self, what, getattr(self, what) + 1)
+        if what == "done":
+            self.done += 1
+        else:
+            setattr(self, what, getattr(self, what) + 1)
 
 
 class TaskStats(AttemptCounts):

@@ -10,6 +10,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from msgspec import structs
+
 from millpond.actors.messages import Durability, Mode
 from millpond.node.config_rules import ChannelRule
 from tests.sim.nodes.fault_plans import draw_confirm_s, draw_rush, draw_trouble
@@ -157,7 +159,7 @@ def with_rush(seed: int, plan: Plan) -> Plan:
             replace(each, count=48, gap_s=0.3 * burst, burst=burst, ttls=(0,), sizes=sizes)
             for each in channel.producers
         )
-        rule = replace(channel.rule, durability=durability, ttl=None)
+        rule = structs.replace(channel.rule, durability=durability, ttl=None)
         channels.append(replace(channel, rule=rule, producers=producers))
     rush = draw_rush(rng, plan.nodes, hangs=rng.random() < 0.4)
     return replace(

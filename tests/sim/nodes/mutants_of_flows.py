@@ -90,8 +90,8 @@ FLOW_MUTANTS: tuple[Mutant, ...] = (
         "dead letter taken for done",
         "flows",
         "actors/channels/channel.py",
-        "place = None if is_dead_letter_channel(self.name) else self._flow_step(message_id)",
-        "place = self._flow_step(message_id)",
+        "        if self.jobs is not None and not is_dead_letter_channel(self.name):\n",
+        "        if self.jobs is not None:\n",
     ),
     Mutant(
         "job of a step put twice",

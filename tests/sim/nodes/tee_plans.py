@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
+from msgspec import structs
+
 from millpond.actors.messages import Durability
 from tests.sim.nodes.plan import ChannelPlan, Plan, StreamPlan
 
@@ -42,4 +44,4 @@ def with_tees(seed: int, plan: Plan) -> Plan:
 
 def _with_tee(rng: Random, channel: ChannelPlan, stream: str) -> ChannelPlan:
     durability = Durability.DISK if rng.random() < 0.7 else channel.durability
-    return replace(channel, rule=replace(channel.rule, tee=stream, durability=durability))
+    return replace(channel, rule=structs.replace(channel.rule, tee=stream, durability=durability))
