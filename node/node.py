@@ -713,7 +713,7 @@ class Node:
             case _:
                 raise AssertionError(f"{listener} makes no sessions")
 
-    def _p2p_session(self, number: int, framing: Framing, listener: str = "p2p") -> Session:
+    def _p2p_session(self, number: int, framing: Framing, listener: str = "") -> Session:
         from millpond.transports.p2p.connection import P2PConnection  # it takes time to load
 
         return P2PConnection(number, self.services, framing, listener)
