@@ -47,10 +47,13 @@ from millpond.node.chat import (
     payloads,
     pending_files,
     receiver,
+    reorder,
     search,
     search_index,
     sender,
 )
+from millpond.node.chat.groups import conversation as group_conversation
+from millpond.node.chat.groups import group_task, groups, membership, signed
 from millpond.node.cli import contexts, jsonl
 from millpond.node.cli.chat import shown_messages
 from millpond.node.cli.commands import import_
@@ -361,6 +364,21 @@ PEERS: dict[str, Numbers] = {
         receiver.TYPING_S,
     ),
     "messages of a chat that a terminal knows": (shown_messages.MESSAGES_MAX,),
+    "members of a group": (signed.MEMBERS_MAX,),
+    "records of a group": (
+        membership.RECORDS_MAX,
+        membership.OTHERS_MAX,
+        membership.STATEMENTS_MAX,
+        membership.BYTES_MAX,
+    ),
+    "groups of a node": (groups.GROUPS_MAX, groups.INVITATIONS_MAX),
+    "a text to a group": (group_task.TEXT_BYTES_MAX,),
+    "messages of a group that wait for earlier ones, or for a record": (
+        group_conversation.HELD_MAX,
+        group_conversation.HELD_OF_AUTHOR_MAX,
+        reorder.GAP_WAIT_S,
+        group_conversation.UNKNOWN_WAIT_S,
+    ),
     "addresses of network interfaces in a card": (own_addresses.FOUND_MAX,),
     "keys for one contact": (contact_keys.KEPT_MAX,),
     "the node's own prekey": (prekeys.DAY_S / 86_400, prekeys.TTL_S_MAX),

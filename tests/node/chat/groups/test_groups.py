@@ -7,7 +7,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from millpond.actors.errors import NotAllowed
+from millpond.actors.errors import DataTooLarge, NotAllowed
+from millpond.node.chat.groups.group_task import TEXT_BYTES_MAX
+from millpond.node.chat.groups.groups import GROUPS_MAX, INVITATIONS_MAX
 from millpond.node.chat.payloads import GroupPayload, encode_payload
 from millpond.node.chat.records import Kind, State, conversation_stream
 from millpond.node.node import Node
@@ -201,3 +203,25 @@ async def test_only_a_member_that_is_a_contact_invites(tmp_path: Path) -> None:
 
         await eventually(is_dropped)
         assert await summary(b, group) is None
+
+
+@pytest.mark.full
+async def test_so_many_groups_and_invitations_and_no_longer_texts(tmp_path: Path) -> None:
+    alice, bob = acquainted(tmp_path, "alice", "bob")
+    async with alice.node() as a, bob.node() as b:
+        for number in range(INVITATIONS_MAX + 1):
+            group = await create(a, "bob", name=f"pond {number}")
+        dropped = b.outbox.context.dropped
+
+        async def is_full() -> bool:
+            return dropped.get("group_limit") == 1
+
+        await eventually(is_full)
+        assert len(list(b.peer_services.chat._groups)) == INVITATIONS_MAX
+        with pytest.raises(DataTooLarge):
+            await say(a, group, "x" * (TEXT_BYTES_MAX + 1))
+        assert (await say(a, group, "x" * TEXT_BYTES_MAX))["sequence"] > 0
+        for number in range(INVITATIONS_MAX + 1, GROUPS_MAX):
+            await create(a, name=f"pond {number}")
+        answer = await ask(a, PeerOperation.GROUP_CREATE, name="one more", members=())
+        assert answer["id"] is None and "at most 256 groups" in answer["error"]
