@@ -101,7 +101,8 @@ class LocalStream:
         """Sequences and bodies from `start` to before `end`; trimmed records are skipped."""
         while start < end:
             seek = Seek(SeekBy.SEQUENCE, sequence=start)
-            page = await self._request(m.Read(REQUEST_ID, seek, PAGE, PAGE_BYTES), m.Records)
+            count = min(PAGE, end - start)
+            page = await self._request(m.Read(REQUEST_ID, seek, count, PAGE_BYTES), m.Records)
             for span in page.spans:
                 for place, body in enumerate(span.bodies, span.first):
                     if place < end:

@@ -13,6 +13,7 @@ import logging
 from typing import Protocol
 
 import anyio
+import msgspec
 
 from millpond.actors.errors import BufferFull, Malformed, NotAllowed, NotFound
 from millpond.node.outbox import messages as b
@@ -20,7 +21,7 @@ from millpond.node.outbox.context import OutboxContext
 from millpond.node.outbox.file_store import FileStore, StoredFile
 from millpond.node.outbox.mailbox import STRANGERS, is_prekeys, mailbox_of, owner_of
 from millpond.node.outbox.requests import PeerRequests
-from millpond.node.peers.file_format import ROOT_BYTES, BadFile, split_leaves
+from millpond.node.peers.file_format import ROOT_BYTES, BadFile, chunk_count, split_leaves
 from millpond.transports.p2p.bodies import read_body
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,8 @@ CHUNKS_AT_ONCE = 4
 HANDLED_AT_ONCE = 8
 """The most requests about files that are carried out at once; others wait."""
 FILE_SUFFIX = b"!file!"
+UNFINISHED_S = 86_400.0
+"""A relay keeps a file that is not complete for so long."""
 
 
 class LocalFiles(Protocol):
@@ -89,7 +92,7 @@ class FileRequests:
         if found is None:
             name = mailbox_of(sender) + FILE_SUFFIX + offer.root.hex().encode()
             owner = sender if context.book.is_accepted(sender) else STRANGERS
-            until = min(max(offer.until, now), now + context.settings.ttl_s)
+            until = min(max(offer.until, now), now + UNFINISHED_S)
             file = StoredFile(name, offer.root, owner, offer.size, now, until, leaves=offer.leaves)
             try:
                 found = await relayed.reserve(file)
@@ -114,7 +117,15 @@ class FileRequests:
                 at = await relayed.append(found, put.first, put.chunks)
             except BadFile as error:
                 raise Malformed(str(error)) from error
+            if at == chunk_count(found.size):
+                await self._keep_complete(relayed, found)
             return b.write_body(b.FilePutAnswer(at))
+
+    async def _keep_complete(self, relayed: FileStore, file: StoredFile) -> None:
+        """Keep a complete file as long as a message. Raises OSError."""
+        until = file.made_at + self._context.settings.ttl_s
+        if file.until < until:
+            await relayed.replace(msgspec.structs.replace(file, until=until))
 
     async def _get(self, client: bytes | None, channel: bytes, body: bytes) -> bytes:
         reader, request = self._reader(client, channel), read_body(body, b.FileGet)

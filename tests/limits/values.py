@@ -355,6 +355,7 @@ PEERS: dict[str, Numbers] = {
     "a file at a relay (`relay_files_bytes_max`)": (
         Config.relay_files_bytes_max,
         Config.peer_ttl_s,
+        file_requests.UNFINISHED_S,
     ),
     "the name of a file": (file_format.NAME_BYTES_MAX,),
     "kinds of messages that a receipt of a chat names": (payloads.KNOWN_MAX, 32),

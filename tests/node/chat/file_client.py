@@ -66,12 +66,16 @@ async def until_transfer(
 async def read_file(node: Node, peer: PeerNode, kind: Kind = Kind.IN, number: int = 0) -> bytes:
     """The content of a file of the conversation."""
     sequence, _ = (await file_records(node, peer, kind))[number]
-    data, at = b"", 0
+    chunks: list[bytes] = []
     while True:
         answer = await ask(
-            node, PeerOperation.FILE_READ, peer=peer.name, sequence=sequence, first=at, count=4
+            node,
+            PeerOperation.FILE_READ,
+            peer=peer.name,
+            sequence=sequence,
+            first=len(chunks),
+            count=4,
         )
         if not answer["chunks"]:
-            return data
-        data += b"".join(answer["chunks"])
-        at += len(answer["chunks"])
+            return b"".join(chunks)
+        chunks += answer["chunks"]

@@ -272,8 +272,12 @@ async def test_a_relay_keeps_a_file_until_its_end(tmp_path: Path) -> None:
                 await anyio.sleep(0.02)
         async with connected(alice, relay, bob) as channel:
             await channel.peers(PeerOperation.FILE_OFFER, forged.offer)
+            (kept,) = store.files  # one that is not complete leaves earlier
+            assert kept.until <= between.clock.now() + file_requests.UNFINISHED_S
+            assert await put(channel, forged, 0, forged.chunks) == 1
         (kept,) = store.files
-        assert kept.until <= between.clock.now() + relay.config.peer_ttl_s
+        left_s = kept.until - between.clock.now()
+        assert relay.config.peer_ttl_s - 60 < left_s <= relay.config.peer_ttl_s
 
 
 async def test_a_file_that_is_too_large_is_refused_in_words(tmp_path: Path) -> None:
