@@ -418,7 +418,11 @@ class QueueDelivery(Delivery):
 
     def stored(self, rows: Sequence[StoredMessage]) -> None:
         super().stored(rows)
-        has_options = self._learn(rows)
+        has_options = False
+        for row in rows:
+            if row.data[4:6] in OPTION_MARKS:  # most have none
+                has_options = self._learn(rows)
+                break
         if isinstance(self._backlog, RankedBacklog):
             self._backlog.add(row.id for row in rows)
         elif has_options:

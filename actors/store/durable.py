@@ -492,10 +492,12 @@ class DurableStore:
             callback(segment)
         if group.replicated is not None:
             self._unreplicated.append((group.last_lsn, group.replicated))
+        is_behind = False
         if self.follower is not None:
             is_awaited = group.replicated is not None
             self.follower.take(group.records, group.last_lsn, is_awaited=is_awaited)
-        if self._delayed or self._is_congested:
+            is_behind = self.follower.is_behind
+        if self._delayed or is_behind or self._compactor.is_congested:
             self._delayed.append(group.commit)
         else:
             group.commit.finish(None)
