@@ -1,4 +1,5 @@
-"""A schedule that is deleted while its channel cannot hear of it: the channel asks, and forgets."""
+"""The channel's part of schedules: a job is put once, and deleted schedules are forgotten, also
+where the channel could not hear of it: it asks."""
 
 from __future__ import annotations
 
@@ -9,7 +10,14 @@ from millpond.actors.jobs import messages as m
 from millpond.actors.jobs.counters import ScheduleCounters
 from millpond.actors.jobs.recurrence import Recurrence
 from millpond.actors.jobs.schedules import Schedules
-from millpond.actors.messages import Batch, CheckSchedules, Mode, MovesDone, ScheduledJob
+from millpond.actors.messages import (
+    Batch,
+    CheckSchedules,
+    Mode,
+    MovesDone,
+    ScheduledJob,
+    ScheduledJobStored,
+)
 from millpond.actors.store.changes import KeyExpired, LogSnapshot, MetadataSet, Snapshot
 from millpond.actors.streams.names import SCHEDULES
 from tests.actors.channels.harness import NAME, ChannelHarness
@@ -47,6 +55,23 @@ def test_a_channel_asks_for_the_schedules_that_it_remembers_and_forgets_the_othe
     changes = channel.handle(Batch(None, [answer]), harness.now).changes
     assert changes == [KeyExpired(SCHEDULE_KEYS + number, True) for number in (2, 3)]
     assert channel.keys.schedules == (1,)
+
+
+def test_a_job_that_a_schedule_sends_again_is_put_once_also_after_a_restart() -> None:
+    """The cell sends it again where the answer was lost, and an earlier moment never follows."""
+    harness = job_harness()
+    job = ScheduledJob(b"elsewhere", 1, 2000, 0, b"data")
+    harness.post(job)
+    harness.post(job)
+    snapshot = harness.store.load(NAME)
+    assert isinstance(snapshot, Snapshot)
+    channel = Channel(NAME, snapshot, {}, ChannelSettings(mode=Mode.QUEUE), harness.shared)
+    (first,) = channel.buffer.rows
+    for at_ms, known in ((2000, first), (1000, 0)):
+        again = ScheduledJob(b"elsewhere", 1, at_ms, 0, b"data")
+        ((_, answer),) = channel.handle(Batch(None, [again]), harness.now).posts
+        assert answer == ScheduledJobStored(1, at_ms, known, None)
+    assert [*channel.buffer.rows] == [first]
 
 
 def test_nothing_is_said_of_schedules_that_are_all_there() -> None:

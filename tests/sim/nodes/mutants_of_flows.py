@@ -77,16 +77,6 @@ FLOW_MUTANTS: tuple[Mutant, ...] = (
         "            if status.state in _OPEN_JOB:",
     ),
     Mutant(
-        "job of a cancelled flow stays",
-        "flows",
-        "actors/channels/channel.py",
-        (
-            "                    effects.port_replies.append((consumer.port, ended))\n"
-            "            self.remove(found, effects)\n"
-        ),
-        "                    effects.port_replies.append((consumer.port, ended))\n",
-    ),
-    Mutant(
         "dead letter taken for done",
         "flows",
         "actors/channels/channel.py",
