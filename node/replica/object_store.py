@@ -177,7 +177,7 @@ class FolderObjects:
     def remove_drafts(self, before: float) -> int:
         count = 0
         with _told():
-            for folder, _, files in os.walk(self._folder, onerror=_unlisted):
+            for folder, _, files in os.walk(self._folder):  # others' folders may be closed to us
                 for file in files:
                     path = Path(folder) / file
                     if not (file.startswith(".") and file.endswith(DRAFT)):

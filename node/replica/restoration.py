@@ -16,7 +16,6 @@ from pathlib import Path
 import msgspec
 
 from millpond.actors.store.changes import Change
-from millpond.actors.store.interface import Fault
 from millpond.actors.store.journal.change_codec import BadChange, decode
 from millpond.node.atomic_files import replace
 from millpond.node.backup.manifest import is_inside
@@ -47,6 +46,8 @@ from millpond.node.replica.objects import (
 from millpond.node.replica.shipping import POSITION_FILE, ShippingPosition
 from millpond.node.replica.snapshots import manifests
 
+BATCH_BYTES, BATCH_OBJECTS = 2**22, 256
+"""Journal objects are written together, up to about so much: each write waits for the disk."""
 Progress = Callable[[int], None]
 """Called with the bytes that were read since."""
 
@@ -262,14 +263,18 @@ class ReplicaRestoration:
         store.open()
         try:
             rest = JournalCursor(self._objects, manifest, self._at)
+            writes: list[tuple[bytes, Sequence[Change]]] = []
+            size = 0
             for header, body in self._until_end(rest):
-                writes = [*writes_of(header, body, rest.behind)]
-                fault = store.write_all(writes)
-                if fault is not None:
-                    raise _not_stored(fault, store.reason)
+                found = [*writes_of(header, body, rest.behind)]
+                writes += found
                 lsn, made_at = header.last_lsn, header.made_at
-                count, records = count + 1, records + len(writes)
+                count, records, size = count + 1, records + len(found), size + len(body)
+                if size >= BATCH_BYTES or count % BATCH_OBJECTS == 0:
+                    _store_all(store, writes)
+                    writes, size = [], 0
                 progress(len(body))
+            _store_all(store, writes)
         finally:
             store.close()
         is_cut, damage = rest.is_cut, self._damage
@@ -355,5 +360,9 @@ def writes_of(
                 raise BadReplica(f"{journal_name(header.number)}: {exc}") from exc
 
 
-def _not_stored(fault: Fault, reason: str) -> OSError:
-    return OSError(f"the new data folder cannot be written: {reason or fault.name}")
+def _store_all(store: OfflineStore, writes: Sequence[tuple[bytes, Sequence[Change]]]) -> None:
+    """Write with one sync. Raises OSError."""
+    fault = store.write_all(writes) if writes else None
+    if fault is not None:
+        reason = store.reason or fault.name
+        raise OSError(f"the new data folder cannot be written: {reason}")

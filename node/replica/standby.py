@@ -62,7 +62,13 @@ from millpond.node.replica.objects import (
     takeover_name,
 )
 from millpond.node.replica.ownership import Claimant, claim, last_header
-from millpond.node.replica.restoration import JournalCursor, ReplicaRestoration, writes_of
+from millpond.node.replica.restoration import (
+    BATCH_BYTES,
+    BATCH_OBJECTS,
+    JournalCursor,
+    ReplicaRestoration,
+    writes_of,
+)
 from millpond.node.replica.shipping import ANSWER_S, POSITION_FILE, ShippingPosition
 from millpond.node.replica.snapshots import manifests
 
@@ -85,8 +91,6 @@ BEATS_MISSED = 3
 """The owner is dead when it missed so many beats, where that is longer than the takeover time."""
 COPY_S_MAX = 86_400.0
 """A copy that takes longer is begun anew."""
-BATCH_BYTES, BATCH_OBJECTS = 2**22, 256
-"""Journal objects are written to the copy together, up to about so much."""
 
 
 class CopyFailed(ReplicaError):

@@ -255,7 +255,7 @@ async def _happens(pair: Pair, event: str, folder: Path) -> None:
                 assert replica is not None
                 replica.answer(SnapshotRequest())
         case "restore":
-            world.start(_restore, pair, folder / f"restored-{pair.now}")
+            world.start(_restore, pair, folder / f"restored-{pair.counts[event]}")
         case "skew":
             world.clock.skew(machine.name, rng.choice((-3600.0, 0.0, 3600.0)))
         case _:
