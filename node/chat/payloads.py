@@ -96,7 +96,7 @@ class Typing(msgspec.Struct, frozen=True, tag_field="kind", tag=TYPING):
 
 GroupKey = Annotated[bytes, msgspec.Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
 Signed = Annotated[bytes, msgspec.Meta(max_length=BODY_BYTES_MAX + 1024)]
-GROUP_RECORDS_MAX = 1000
+GROUP_RECORDS_MAX = 3000
 GROUP_MESSAGES_MAX = 16
 HOPS_MAX = 16
 

@@ -34,7 +34,7 @@ UNREAD_MAX = 10_000
 HELD_MAX = 256
 """The most messages that are held; beyond it the first ones are shown, or dropped."""
 HELD_OF_AUTHOR_MAX = 48
-UNKNOWN_WAIT_S = 3600.0
+UNKNOWN_WAIT_S = 86_400.0
 """The time for which a message waits for the record of the group that it was written after."""
 AUTHORS_MAX = 1000
 LINES_MAX = 4

@@ -79,13 +79,16 @@ CHECK_S = 60.0
 RELEASE_S = 5.0
 ASK_S = 5.0
 """The least time between two questions to one member, and between two answers."""
+ASKED_MAX = 5
+"""The most questions to a member for one message of it."""
 ANNOUNCED_MAX = 1000
 ANNOUNCED_S = 86_400.0
 """Own records of so many seconds are sent again at the start."""
 ANNOUNCED_AGAIN_MAX = 8
 DAY_S = 86_400.0
-PAYLOAD_BYTES_MAX = 192 * 1024
-"""The most bytes of records in one sealed message."""
+PAYLOAD_BYTES_MAX = BYTES_MAX
+"""The most bytes of records in one sealed message: those of a whole group fit, as an invitation has
+to."""
 HOPS_UNKNOWN = 8
 """The hops of a message that is passed on after a restart."""
 
@@ -133,8 +136,9 @@ class GroupTask:
         self._has_held = Wakeup()
         self._asked_at: dict[bytes, float] = {}
         self._answered_at: dict[bytes, float] = {}
-        self._lacking: dict[bytes, None] = {}
-        """Members that know a record that is not known here."""
+        self._lacking: dict[bytes, int] = {}
+        """Members that know a record or statement that is not known here, and how often each was
+        asked for it."""
 
     @property
     def conversation(self) -> GroupConversation | None:
@@ -548,8 +552,9 @@ class GroupTask:
         state, status = self.membership.state, self.membership.status(peer)
         if state is None or status not in (MemberStatus.INVITED, MemberStatus.JOINED):
             return
-        if payload.head and not self.membership.knows(payload.head):
-            self._lacking[peer] = None
+        knows_more = payload.statements > self.membership.statement_count
+        if payload.head and (knows_more or not self.membership.knows(payload.head)):
+            self._lacking.setdefault(peer, 0)
             self._has_held()
         else:
             self._lacking.pop(peer, None)
@@ -570,6 +575,9 @@ class GroupTask:
         now, state = self._outbox.context.now(), self.membership.state
         if state is None or not self._is_due(self._asked_at, peer, now):
             return
+        self._lacking[peer] = self._lacking.get(peer, 0) + 1
+        if self._lacking[peer] >= ASKED_MAX:
+            del self._lacking[peer]  # until its next message
         payload = self._payload(ask=max(0, state.epoch - 16))
         try:
             await self._outbox.send(peer, self._channel, encode_payload(payload))

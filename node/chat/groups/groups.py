@@ -137,12 +137,8 @@ class Groups:
         """The task of a new group if the payload is an invitation of a contact into it."""
         if payload.group in self._groups:
             return self._groups[payload.group]
-        membership, context = Membership(payload.group), self._outbox.context
-        for signed in payload.records:
-            try:
-                membership.add(signed, context.now())
-            except BadRecord:
-                break
+        context = self._outbox.context
+        membership = await anyio.to_thread.run_sync(_membership_in, payload, context.now())
         own = membership.status(context.identity.public)
         if own is not MemberStatus.INVITED or peer not in membership.active:
             context.drop("unknown_group", f"sender={peer_id(peer)}")
@@ -379,6 +375,17 @@ class Groups:
             await task.flush()
             await self._forget(task)
         return write_body(b.GroupAnswer(task.id))
+
+
+def _membership_in(payload: GroupPayload, now: float) -> Membership:
+    """The membership as a payload tells of it. Signatures take a while: for a worker thread."""
+    membership = Membership(payload.group)
+    for signed in payload.records:
+        try:
+            membership.add(signed, now)
+        except BadRecord:
+            break
+    return membership
 
 
 def _status_text(status: MemberStatus | None) -> str:

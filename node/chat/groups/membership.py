@@ -173,6 +173,7 @@ class Membership:
         """Statements, by their member and the record that has added it."""
         self._statement_count = 0
         self._taken: set[bytes] = set()
+        self._labels: dict[bytes, str] = {}
         self._bytes = 0
         self._gone: dict[bytes, Departure] = {}
 
@@ -229,6 +230,10 @@ class Membership:
             raise BadRecord("too many records of other branches")
         self._records[digest], self._signed[digest] = record, signed
         self._bytes += len(signed)
+        self._labels.setdefault(record.by, "")
+        for key, label in record.members:
+            if label or key not in self._labels:
+                self._labels[key] = label
         if is_next:
             self._follow(record, state, now)
             return Added.FOLLOWED
@@ -403,11 +408,7 @@ class Membership:
     @property
     def labels(self) -> dict[bytes, str]:
         """The names that admins have given to all members there ever were."""
-        found: dict[bytes, str] = {}
-        for record in self._records.values():
-            found[record.by] = found.get(record.by, "")
-            found |= {key: label for key, label in record.members if label or key not in found}
-        return found
+        return self._labels
 
     @property
     def statement_count(self) -> int:

@@ -225,3 +225,19 @@ async def test_so_many_groups_and_invitations_and_no_longer_texts(tmp_path: Path
             await create(a, name=f"pond {number}")
         answer = await ask(a, PeerOperation.GROUP_CREATE, name="one more", members=())
         assert answer["id"] is None and "at most 256 groups" in answer["error"]
+
+
+async def test_a_member_that_was_not_heard_of_is_asked_who_it_is(tmp_path: Path) -> None:
+    """Bob has joined while Carol was away, and Alice, who would tell her, is away now."""
+    alice, bob, carol = acquainted(tmp_path, "alice", "bob", "carol")
+    async with bob.node() as b:
+        async with alice.node() as a:
+            async with carol.node() as c:
+                group = await create(a, "bob", "carol")
+                await accept(c, group)
+                await until_members(2, group, a, c)
+            await accept(b, group)
+            await until_members(3, group, a, b)
+        async with carol.node() as c:
+            await say(b, group, "hello carol")
+            await until_texts(c, group, ["hello carol"])
