@@ -83,7 +83,8 @@ class PeersRequest(msgspec.Struct):
 class PeerInfo(msgspec.Struct):
     """A peer. `here`: it is online; `seen_at`: seconds since 1970, None if not in this run.
 
-    `safety_number` is None in lists of several peers: it takes 10 ms for each. `key_changed`: the
+    `safety_number` is None in lists of several peers: it takes 10 ms for each. So are `code`, which
+    has the number for the peer to scan, and its QR code, of `qr_size` modules. `key_changed`: the
     key took the place of another one, and nobody has compared the new safety number. `queued` is
     the number of messages that wait for it, `unconfirmed` that of messages without a receipt;
     `can_seal`: a message can be sealed now. `version` is that of messages to it.
@@ -105,6 +106,9 @@ class PeerInfo(msgspec.Struct):
     unconfirmed: int
     safety_number: str | None = None
     key_changed: bool = False
+    code: str | None = None
+    qr_size: int = 0
+    qr_path: str = ""
 
 
 class PeersAnswer(msgspec.Struct):
@@ -147,7 +151,8 @@ class BlockRequest(msgspec.Struct):
 
 
 class VerifyRequest(msgspec.Struct):
-    """The safety number that a person has heard or read from a peer (name or peer id)."""
+    """The safety number that a person has heard or read from a peer (name or peer id), or the code
+    that its node shows."""
 
     peer: str
     number: str

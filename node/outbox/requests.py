@@ -33,19 +33,14 @@ from millpond.node.peers.errors import DeliveryTokenError
 from millpond.node.peers.fingerprint import fingerprint, fingerprint_words
 from millpond.node.peers.identity import BadPeerId, peer_id, public_key_of
 from millpond.node.peers.local_envelope import is_local, local_uuid
-from millpond.node.peers.safety_number import (
-    BadSafetyNumber,
-    parse_safety_number,
-    safety_number,
-)
+from millpond.node.peers.safety_number import BadSafetyNumber, safety_number
+from millpond.node.peers.verification_code import NotSame, compare, verification_code
+from millpond.node.qr_code import qr_path
 from millpond.transports.p2p.bodies import read_body
 from millpond.transports.p2p.interface import PeersCallback
 
 log = logging.getLogger(__name__)
 
-NUMBERS_DIFFER = (
-    "THE NUMBERS DIFFER: they are not of this peer and this node, or somebody sits in between"
-)
 
 Handler = Callable[[bytes], Awaitable[bytes]]
 """The implementation of an operation: the body of the request to that of the reply. Raises
@@ -166,8 +161,7 @@ class PeerRequests:
         page = [self._info(each) for each in found[:limit]]
         if request.peer is not None:
             own = self._outbox.context.identity.public
-            number = partial(safety_number, own, found[0].public)
-            page[0].safety_number = await anyio.to_thread.run_sync(number)
+            await anyio.to_thread.run_sync(_fill_verification, page[0], own, found[0].public)
         return b.write_body(b.PeersAnswer(page, len(found) > limit))
 
     def _info(self, peer: Peer) -> b.PeerInfo:
@@ -259,13 +253,11 @@ class PeerRequests:
         """Compare the safety number that a person gives, and mark the peer as verified."""
         request = read_body(body, b.VerifyRequest)
         peer, context = self._resolve(request.peer), self._outbox.context
-        number = partial(safety_number, context.identity.public, peer.public)
+        compared = partial(compare, context.identity.public, peer.public, request.number)
         try:
-            is_same = parse_safety_number(request.number) == await anyio.to_thread.run_sync(number)
-            if not is_same:
-                return b.write_body(b.VerifyAnswer(peer.trust.value, NUMBERS_DIFFER))
+            await anyio.to_thread.run_sync(compared)
             peer = await anyio.to_thread.run_sync(context.book.verify, peer.id)
-        except (BadSafetyNumber, AddressBookError) as error:
+        except (BadSafetyNumber, NotSame, AddressBookError) as error:
             return b.write_body(b.VerifyAnswer(peer.trust.value, str(error)))
         return b.write_body(b.VerifyAnswer(peer.trust.value))
 
@@ -343,3 +335,9 @@ class PeerRequests:
 
 def _uuid_of(envelope: bytes) -> bytes:
     return local_uuid(envelope) if is_local(envelope) else envelope_uuid(envelope)
+
+
+def _fill_verification(info: b.PeerInfo, own: bytes, peer: bytes) -> None:
+    info.safety_number = safety_number(own, peer)
+    info.code = verification_code(own, peer)
+    info.qr_size, info.qr_path = qr_path(info.code)

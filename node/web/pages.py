@@ -15,6 +15,7 @@ HTML, CSS = "text/html; charset=utf-8", "text/css; charset=utf-8"
 SCRIPT, ICON, JSON = "text/javascript; charset=utf-8", "image/svg+xml", "application/json"
 SCRIPTS = (
     *(
+        "camera",
         "chat",
         "conversation",
         "elements",

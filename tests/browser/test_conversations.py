@@ -6,7 +6,10 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from millpond.node.peers.address_book import Trust
 from millpond.node.peers.safety_number import safety_number
+from millpond.node.peers.verification_code import verification_code
+from millpond.node.qr_code import qr_path
 from tests.browser.chromium import Browser, Tab
 from tests.browser.conftest import Person
 
@@ -233,3 +236,52 @@ async def test_a_peer_is_added_by_card(
     number = safety_number(alice.public, carol.public)
     assert (await tab.text(".words ol")).split() == number.split()
     assert alice.book.is_contact(carol.public)
+
+
+# A browser that reads QR codes, as those of telephones do.
+READS = """(() => {
+    navigator.mediaDevices.getUserMedia = async () => {
+        if (!window.scanned) throw new DOMException('denied', 'NotAllowedError');
+        const canvas = document.createElement('canvas');
+        const drawing = canvas.getContext('2d');
+        setInterval(() => drawing.fillRect(0, 0, 9, 9), 40);
+        return (window.stream = canvas.captureStream());
+    };
+    window.BarcodeDetector = class {
+        static getSupportedFormats = async () => ['qr_code'];
+        detect = async () => [{ rawValue: window.scanned }];
+    };
+})()"""
+
+
+def trust_in(person: Person, peer: Person) -> Trust | None:
+    found = person.book.by_public(peer.public)
+    return None if found is None else found.trust
+
+
+async def test_the_code_of_the_peer_is_scanned_or_pasted(
+    tab: Tab, homes: AsyncExitStack, alice: Person, bob: Person
+) -> None:
+    await homes.enter_async_context(alice.at_home())
+    await alice.enters(tab)
+    await talks_with(tab, bob)
+    await tab.run(READS)
+    await tab.click("#details")
+    own = verification_code(alice.public, bob.public)
+    shown = await tab.until("document.querySelector('.code-text code')?.textContent")
+    assert shown == own
+    size = qr_path(own)[0]
+    assert await tab.run("document.querySelector('.qr').getAttribute('viewBox')") == (
+        f"0 0 {size} {size}"
+    )
+    await tab.until("!document.getElementById('scan').hidden")
+    problem = "document.querySelector('#sheet .problem').innerText"
+    for scanned, says in (("", "camera"), (own, "this node shows"), ("123", "60 digits")):
+        await tab.run(f"window.scanned = {scanned!r}; document.getElementById('scan').click()")
+        await tab.until(f"{problem}.includes({says!r})")
+    assert trust_in(alice, bob) is Trust.ADDED
+    code = verification_code(bob.public, alice.public)
+    await tab.run(f"window.scanned = {code!r}; document.getElementById('scan').click()")
+    await tab.until("document.querySelector('#sheet .trust').innerText.includes('Verified')")
+    assert await tab.run("window.stream.getTracks().every((each) => each.readyState === 'ended')")
+    assert trust_in(alice, bob) is Trust.VERIFIED

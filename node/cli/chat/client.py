@@ -41,7 +41,13 @@ from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.client.channel import Channel
 from millpond.node.client.streams.records import Record as StreamRecord
 from millpond.node.outbox.file_requests import CHUNKS_AT_ONCE
-from millpond.node.outbox.messages import AddAnswer, PeerOperation, PeersAnswer, VerifyAnswer
+from millpond.node.outbox.messages import (
+    AddAnswer,
+    PeerInfo,
+    PeerOperation,
+    PeersAnswer,
+    VerifyAnswer,
+)
 
 SOON_S = 0.25
 RETRY_S = 0.5
@@ -160,10 +166,10 @@ class ChatClient:
         body = {"link": link, "name": name}
         return msgspec.convert(await self._request(PeerOperation.ACCEPT_INVITE, body), AddAnswer)
 
-    async def safety_number(self, chat: ChatInfo) -> str:
-        """The safety number of a peer. Raises UnknownPeer."""
+    async def peer(self, chat: ChatInfo) -> PeerInfo:
+        """A peer, with its safety number. Raises UnknownPeer."""
         answer = await self._request(PeerOperation.PEERS, {"peer": chat.id})
-        return str(msgspec.convert(answer, PeersAnswer).peers[0].safety_number)
+        return msgspec.convert(answer, PeersAnswer).peers[0]
 
     async def verify(self, chat: ChatInfo, number: str) -> VerifyAnswer:
         """Compare the safety number that the peer has told. Raises UnknownPeer."""

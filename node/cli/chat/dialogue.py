@@ -301,9 +301,7 @@ class Dialogue:
         if answer.link is None:
             await self._screen.show([clean(str(answer.error))])
             return
-        rows = qr_lines(answer.link)
-        if not await self._screen.show_image(rows, len(rows[0])):
-            await self._screen.show([f"--- a window of {len(rows[0])} columns shows a QR code"])
+        await self._show_code(answer.link)
         warning = OWN_REACH.get(Reach(answer.reach))
         await self._screen.show(
             [
@@ -329,6 +327,11 @@ class Dialogue:
         if turns_to is not None:
             await self._switch_to(turns_to)
 
+    async def _show_code(self, text: str) -> None:
+        rows = qr_lines(text)
+        if not await self._screen.show_image(rows, len(rows[0])):
+            await self._screen.show([f"--- a window of {len(rows[0])} columns shows a QR code"])
+
     async def _verify(self, number: str) -> None:
         try:
             if number:
@@ -337,15 +340,19 @@ class Dialogue:
                 await self._screen.show([f"--- {clean(said)}"])
                 self._chat = await self._client.chat_with(self._chat.id)
                 return
-            digits = (await self._client.safety_number(self._chat)).split()
+            peer = await self._client.peer(self._chat)
         except UnknownPeer:
             await self._screen.show(["this peer was removed"])
             return
+        digits = str(peer.safety_number).split()
+        if peer.code:  # of a node that has codes
+            await self._show_code(peer.code)
         rows = [" ".join(digits[start : start + 4]) for start in range(0, len(digits), 4)]
         told = f"{self._chat.name} sees the same number if nobody sits in between. Have it read"
-        await self._screen.show(
-            [*rows, f"--- {told} to you, and type: /verify followed by what you hear"]
-        )
+        lines = [*rows, f"--- {told} to you, and type: /verify followed by what you hear"]
+        if peer.code:
+            lines.append("--- or have the code above scanned in the peer's page")
+        await self._screen.show(lines)
 
     async def _block(self, *, is_sure: bool) -> bool:
         """Block the peer; False: the dialogue ends with it."""

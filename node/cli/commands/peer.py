@@ -42,11 +42,8 @@ from millpond.node.peers.peer import (
     plain_addresses,
 )
 from millpond.node.peers.peer_store import PeerSummary
-from millpond.node.peers.safety_number import (
-    BadSafetyNumber,
-    parse_safety_number,
-    safety_number,
-)
+from millpond.node.peers.safety_number import BadSafetyNumber, safety_number
+from millpond.node.peers.verification_code import OWN_CODE, NotSame, compare
 
 GROUPS_OF_ROW = 4
 TIME = "%Y-%m-%d %H:%M UTC"
@@ -149,7 +146,7 @@ def add_parser(subparsers: Any) -> None:
     verified.add_argument(
         "--number",
         metavar="DIGITS",
-        help="safety number that the peer sees; without it a terminal is asked",
+        help="safety number that the peer sees, or its code; without it a terminal is asked",
     )
     relay = add_command(
         actions, "relay", "Add a relay, or make a peer one.", RELAY_EPILOG, _make_relay
@@ -260,23 +257,25 @@ def _verify(folder: Path, args: argparse.Namespace) -> None:
         print(f"Number that {peer.name} sees: ", end="", file=sys.stderr, flush=True)
         given = sys.stdin.readline()
     if given is not None and given.strip():
-        peer = _compare(book, peer, number, given)
+        peer = _compare(book, peer, own_public(folder), given)
     if args.json:
         print_json({**peer_fields(peer), "safety_number": number})
     else:
         print_line(f"{peer.name}: {peer.trust.value}")
 
 
-def _compare(book: AddressBook, peer: Peer, number: str, given: str) -> Peer:
+def _compare(book: AddressBook, peer: Peer, own: bytes, given: str) -> Peer:
     try:
-        is_same = parse_safety_number(given) == number
+        compare(own, peer.public, given)
     except BadSafetyNumber as exc:
         raise usage_error(f"{exc}; nothing was changed") from exc
-    if not is_same:
+    except NotSame as exc:
+        if str(exc) == OWN_CODE:
+            raise Failure(f"{OWN_CODE}; nothing was changed") from exc
         raise Failure(
             f"THE NUMBERS DIFFER. Either they are not of {peer.name} and this node, or somebody is"
             f" pretending to be {peer.name}. Nothing was changed."
-        )
+        ) from exc
     # By its id: another process may have given the name another key meanwhile.
     return book.verify(peer.id)
 

@@ -1,6 +1,7 @@
 // Dialogs: the details of a peer, the own identity, and a new peer.
 
 import { avatar, byId, icon, make, qrCode } from "./elements.js";
+import { canScan, scan } from "./camera.js";
 import * as login from "./login.js";
 import { canNotify, notifies, setNotifies } from "./tabs.js";
 import { Refused } from "./p2p.js";
@@ -39,6 +40,9 @@ export function showPeer(home, peer, onChanged) {
       "Your peer sees the same number if nobody sits between you. Have it read to you, in person or on the phone, and type it below.",
       peer.safety_number,
     ),
+    peer.qr_size ? make("p", { class: "hint" }, "Or have your peer scan this code in these details on their page:") : null,
+    peer.qr_size ? qrCode(peer.qr_size, peer.qr_path, `QR code of the safety number, for ${peer.name} to scan`) : null,
+    peer.qr_size ? make("details", { class: "code-text" }, make("summary", {}, "The code as text"), code(peer.code)) : null,
     peer.trust === "verified" ? null : verification(home, peer, onChanged),
     facts([
       ["Fingerprint in words", peer.words],
@@ -53,16 +57,40 @@ export function showPeer(home, peer, onChanged) {
 }
 
 function verification(home, peer, onChanged) {
-  const number = make("input", { id: "number", required: true, maxlength: "200", autocomplete: "off", inputmode: "numeric" });
+  const number = make("input", { id: "number", required: true, maxlength: "200", autocomplete: "off" });
   const problem = make("p", { class: "problem", role: "alert" });
+  const scanner = make("button", { type: "button", id: "scan", hidden: true }, "Scan the code by camera");
+  const camera = make("video", { class: "camera", hidden: true, muted: true, playsinline: true, "aria-label": "Picture of the camera" });
+  const stopped = new AbortController();
   const form = make(
     "form",
     { class: "form" },
-    make("label", { for: "number" }, `Number that ${peer.name} reads to you`),
+    make("label", { for: "number" }, `Number that ${peer.name} reads to you, or the text of the code`),
     number,
     problem,
     make("button", { type: "submit", class: "strong" }, "Compare"),
+    scanner,
+    camera,
   );
+  canScan().then((can) => (scanner.hidden = !can), () => {});
+  scanner.addEventListener("click", () => tryTo(problem, async () => {
+    problem.textContent = "";
+    camera.hidden = false;
+    scanner.disabled = true;
+    try {
+      const text = await scan(camera, stopped.signal);
+      if (text === null) return;
+      number.value = text;
+      form.requestSubmit();
+    } catch (error) {
+      if (error instanceof Refused || !(error instanceof DOMException)) throw error;
+      problem.textContent = "The camera cannot be used. Paste the text of the code, or compare the number.";
+    } finally {
+      camera.hidden = true;
+      scanner.disabled = false;
+    }
+  }));
+  byId("sheet").addEventListener("close", () => stopped.abort(), { once: true });
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     tryTo(problem, async () => {

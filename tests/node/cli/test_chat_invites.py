@@ -50,7 +50,7 @@ def test_a_dialogue_invites_adds_verifies_and_blocks(pair: Pair) -> None:
         alices.type("/add nonsense dora\r")
         alices.expect("not added:")
         alices.type("/verify\r")
-        alices.expect("sees the same number")
+        alices.expect("▀", "sees the same number", "or have the code above scanned")
         alices.type("/verify 12345\r")
         alices.expect("--- ")
         ids = [json.loads(each.do("keys", "show", "--json"))["id"] for each in (alice, bob)]
