@@ -101,7 +101,6 @@ function quantile(counts, bounds, part) {
 }
 
 /** Rates and durations of a queue, or of all queues, in the seconds between two counts; null where a node counts none. */
-/** Rates of a queue, or of all queues, in the seconds between two counts; null where a node counts none. */
 export function jobRates(before, now, seconds) {
   if (!before || !now) return null;
   const of = (field) => Math.max(0, now[field] - before[field]) / seconds;
