@@ -1010,6 +1010,10 @@ class Channel:
         """The number of messages that each subscriber still has to acknowledge (fanout)."""
         return queries.lags(self.buffer, self.delivery)
 
+    def small_lags(self) -> list[int] | None:
+        """The same, where there are few messages; None: there are many."""
+        return queries.small_lags(self.buffer, self.delivery)
+
     def lags_in_steps(self) -> queries.LagSteps:
         """The same, in steps between which other work may be done."""
         return queries.lags_in_steps(self.buffer, self.delivery)

@@ -460,12 +460,18 @@ class Delivery(ABC):
 
     @property
     def leased(self) -> int:
-        return sum(len(consumer.leases) for consumer in self.consumers.values())
+        leased = 0  # a scrape asks each channel: a generator costs as much again
+        for consumer in self.consumers.values():
+            leased += len(consumer.leases)
+        return leased
 
     @property
     def credit(self) -> int:
         """The further pushes that consumers accept now."""
-        return sum(consumer.credit for consumer in self.receivers)
+        credit = 0
+        for consumer in self.receivers:
+            credit += consumer.credit
+        return credit
 
 
 def _ended_at(lease: Lease, until: float) -> Lease:

@@ -18,6 +18,8 @@ from millpond.actors.messages import U64_MAX, Failed, Get, GetAck, List, ListAck
 
 STEP_ROWS = 4_000
 """Looking at so many messages takes about a millisecond."""
+SMALL_ROWS = 32
+"""In a channel with so many messages lags are counted at once: steps cost more than that."""
 
 
 class ListRange(msgspec.Struct, frozen=True, gc=False):
@@ -72,10 +74,15 @@ def list_ids(
 
 
 LagSteps = Generator[None, None, list[int]]
+_Counted = tuple[int, Subscription]
+"""A subscriber whose lag is counted, and the sender of its own messages."""
 
 
 def lags(buffer: Buffer, delivery: Delivery) -> list[int]:
     """The number of messages that each subscriber still has to acknowledge (fanout)."""
+    found = small_lags(buffer, delivery)
+    if found is not None:
+        return found
     steps = lags_in_steps(buffer, delivery)
     while True:
         try:
@@ -87,13 +94,7 @@ def lags(buffer: Buffer, delivery: Delivery) -> list[int]:
 def lags_in_steps(buffer: Buffer, delivery: Delivery) -> LagSteps:
     """The same, of the messages at the first step; a step looks at `STEP_ROWS` messages or at one
     subscriber. The channel may change in between."""
-    if delivery.mode is not Mode.FANOUT:
-        return []
-    subscribers = [(each.number, each) for each in delivery.subscriptions.values()]
-    for consumer in delivery.consumers.values():
-        subscription = consumer.subscription
-        if consumer.receives and subscription is not None and not subscription.number:
-            subscribers.append((-consumer.port.number, subscription))
+    subscribers = _counted(delivery)
     if not subscribers:
         return []
     rows, own = list(buffer.rows.values()), dict[int, list[int]]()
@@ -109,6 +110,35 @@ def lags_in_steps(buffer: Buffer, delivery: Delivery) -> LagSteps:
         if len(each.acked) > STEP_ROWS:
             yield
         found.append(_lag(each, ids, own.get(sender, [])))
+    return found
+
+
+def small_lags(buffer: Buffer, delivery: Delivery) -> list[int] | None:
+    """The same at once, in a channel with few messages; None: it is large, and needs steps."""
+    rows = buffer.rows
+    if len(rows) > SMALL_ROWS:
+        return None
+    found = []
+    for sender, each in _counted(delivery):
+        if len(each.acked) > SMALL_ROWS:
+            return None
+        lag, floor, acked = 0, each.floor, each.acked
+        for message_id, row in rows.items():
+            if message_id > floor and message_id not in acked:
+                lag += (row.sender or -row.source) != sender
+        found.append(lag)
+    return found
+
+
+def _counted(delivery: Delivery) -> list[_Counted]:
+    """The subscribers that lag, none outside of fanout."""
+    if delivery.mode is not Mode.FANOUT:
+        return []
+    found = [(each.number, each) for each in delivery.subscriptions.values()]
+    for consumer in delivery.consumers.values():
+        subscription = consumer.subscription
+        if consumer.receives and subscription is not None and not subscription.number:
+            found.append((-consumer.port.number, subscription))
     return found
 
 

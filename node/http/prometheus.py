@@ -33,10 +33,14 @@ from millpond.actors.store.stats import JournalStats
 from millpond.actors.streams.names import FLOWS, SCHEDULES
 from millpond.actors.subscriptions.context import SubscriptionCounters
 from millpond.node.admin import StatusSources
+from millpond.node.clock import ClockStatus
+from millpond.node.config import Config
 from millpond.node.environment import installed_version
-from millpond.node.http.metric_sources import CellTotals, MetricSources
+from millpond.node.http.metric_sources import CellTotals, LagTotals, MetricSources
 from millpond.node.http.named_metrics import ChannelRow, NamedMetrics, QueueRow
 from millpond.node.log_handler import dropped_records
+from millpond.node.replica.interface import ReplicaInfo
+from millpond.node.webhooks.services import SubscriptionServices
 from millpond.transports.http.interface import HttpCounters
 from millpond.transports.http.request import LISTENER
 from millpond.transports.server.memory_budget import MemoryBudget, MemoryStats
@@ -47,8 +51,9 @@ SAMPLES_PER_PASS = 200
 END = b"# EOF\n"
 """The last line of OpenMetrics."""
 Amount = int | float
-Rows = Iterable[tuple[str, str, Amount]]
-"""Rows of metrics: the name without its prefix, the help text, the value."""
+Value = tuple[str, str, Amount]
+"""The name of a metric without its prefix, its help text, its value."""
+Rows = Iterable[Value]
 
 
 async def expose(
@@ -97,169 +102,27 @@ class _Snapshot:
         if isinstance(self._status.store, DurableStore):
             yield from of_journal(self._status.store.journal_stats)
 
-    def _gauges(self) -> Iterator[tuple[str, str, Amount]]:
-        status, totals, config = self._status, self._totals, self._sources.config
-        usage, health, behind = status.store.usage, status.store.health, totals.subscriber_lag
+    def _gauges(self) -> Iterator[Value]:
+        status, totals, sources = self._status, self._totals, self._sources
         yield "uptime_seconds", "Seconds since the node started.", status.uptime_s
-        yield "cells", "Channels and streams in memory.", len(status.scheduler.cells)
-        yield "channels", "Channels in memory.", totals.channels
-        yield "channel_messages", "Messages stored in all channels.", usage.messages
-        yield "channel_bytes", "Bytes of data stored in all channels.", usage.bytes
-        yield "channel_keys", "Idempotency keys kept for messages that are gone.", usage.keys
-        yield "channel_guests", "Consumers and producers attached to channels.", totals.consumers
-        yield "channel_leased_messages", "Messages pushed and not acknowledged yet.", totals.leased
-        yield "channel_credit_messages", "Pushes that consumers accept now.", totals.credit
-        yield "channel_subscribers", "Subscribers of fanout channels.", totals.subscribers
-        yield (
-            "subscriber_lag_messages",
-            "Messages that fanout subscribers have not acknowledged yet.",
-            behind.total,
-        )
-        yield "subscriber_lag_max_messages", "Lag of the slowest fanout subscriber.", behind.most
-        yield (
-            "cells_quarantined",
-            "Channels and streams quarantined after repeated crashes.",
-            totals.quarantined,
-        )
-        yield (
-            "cells_unreadable",
-            "Channels and streams whose data cannot be read.",
-            totals.unreadable,
-        )
-        yield "streams", "Streams.", status.streams
-        yield "stream_bytes", "Bytes kept in all streams.", usage.log_bytes
-        yield "stream_groups", "Consumer groups of streams.", self._sources.groups()
-        lag = totals.group_lag
-        yield "group_lag_records", "Records that consumer groups have not committed yet.", lag.total
-        yield "group_lag_max_records", "Lag of the slowest consumer group.", lag.most
-        parts = self._sources.stages.count
-        yield "transaction_parts", "Staged parts of batches that are not published yet.", parts
-        states = self._sources.states
-        yield "states", "Materialized states with values.", states.count
-        yield "state_bytes", "Bytes of all materialized states.", states.bytes
-        schedules = _schedule_totals(status)
-        yield "schedules", "Schedules of job queues.", schedules.schedules
-        yield "schedules_paused", "Schedules that are paused.", schedules.paused
-        yield (
-            "schedule_wait_seconds",
-            "Age of the oldest moment of a schedule whose job is not stored (0 = none).",
-            schedules.waits_s,
-        )
-        flows = status.scheduler.view(FLOWS)
-        running, ended, size = flows.counts if isinstance(flows, Flows) else (0, 0, 0)
-        yield "flows", "Flows of jobs that have not ended.", running
-        yield "flows_ended", "Flows that have ended and are kept.", ended
-        yield "flow_bytes", "Bytes of all flows, with the results of their steps.", size
-        yield "job_records", "Results and progress of jobs that are kept.", totals.job_records
-        yield "job_record_bytes", "Bytes of these.", totals.job_record_bytes
-        subscriptions = self._sources.subscriptions
-        yield "subscriptions", "Subscriptions.", len(subscriptions.index.cells)
-        yield (
-            "subscriptions_failed",
-            "Subscriptions whose last webhook or event failed.",
-            len(subscriptions.counters.failed),
-        )
-        yield (
-            "webhook_deliveries_waiting",
-            "Webhooks that wait because too many are called.",
-            subscriptions.sender.waiting,
-        )
+        yield from _channel_gauges(status, totals)
+        yield from _stream_gauges(status, sources, totals.group_lag)
+        yield from _job_gauges(status, totals)
+        yield from _subscription_gauges(sources.subscriptions)
         yield (
             "store_writable",
             "1 if the store accepts writes, otherwise 0.",
-            int(health.is_writable),
+            int(status.store.health.is_writable),
         )
-        clock = status.clock
-        yield (
-            "clock_jump_seconds",
-            "Jump of the wall clock that is not confirmed, which holds expiry (0 = none).",
-            clock.jump_s,
-        )
-        yield (
-            "clock_behind_seconds",
-            "Seconds that the wall clock is behind the node's time (0 = it is not).",
-            clock.behind_s,
-        )
-        yield (
-            "ids_ahead_seconds",
-            "Seconds that the last message id is ahead of the node's time (0 = it is not).",
-            clock.ids_ahead_s,
-        )
-        replica = status.replica
-        yield (
-            "replica_away",
-            "1 if the object store of the replica does not answer or refuses, otherwise 0.",
-            int(replica is not None and replica.is_away),
-        )
-        yield (
-            "replica_refusing",
-            "1 if what has to be replicated is refused, otherwise 0.",
-            int(replica is not None and replica.is_refusing),
-        )
-        yield (
-            "replica_lag_bytes",
-            "Bytes of the journal that are not in the replica yet.",
-            0 if replica is None else replica.lag_bytes,
-        )
-        yield (
-            "replica_lag_seconds",
-            "Age of the oldest record that is not in the replica yet.",
-            0 if replica is None else replica.lag_s,
-        )
-        yield (
-            "replica_snapshot_timestamp_seconds",
-            "Time of the last snapshot in the replica (0 = none).",
-            0 if replica is None else replica.snapshot_at,
-        )
-        yield "limit_messages", "Limit of messages in all channels.", config.node_messages_max
-        yield "limit_channel_bytes", "Limit of bytes in all channels.", config.node_bytes_max
-        yield "limit_stream_bytes", "Limit of bytes in all streams.", config.node_stream_bytes_max
-        yield (
-            "limit_state_bytes",
-            "Limit of bytes of all materialized states.",
-            config.node_state_bytes_max,
-        )
-        yield (
-            "message_requests",
-            "Unknown senders whose messages wait to be accepted or refused.",
-            status.message_requests,
-        )
-        yield (
-            "one_time_prekeys",
-            "One-time prekeys of this node that it and its relays can hand out.",
-            status.one_time_prekeys,
-        )
-        yield "limit_connections", "Limit of open connections.", config.connections_max
-        store = status.store
-        if isinstance(store, DurableStore):
-            kept = store.stats
-            busy_s = store.journal_stats.busy_s(status.now)
-            yield (
-                "journal_busy_seconds",
-                "Age in seconds of the disk write in progress (0 = none).",
-                busy_s,
-            )
-            yield "journal_bytes", "Bytes of the journal on disk.", kept.journal_bytes
-            yield "journal_segments", "Journal files.", kept.segments
-            yield "partition_files", "Partition files.", kept.files
-            yield "damaged_partitions", "Damaged partitions, which are not served.", kept.damaged
-            yield (
-                "damages",
-                "Known damages of the data folder (0 = none); `millpond doctor` lists them.",
-                kept.damages,
-            )
-            yield (
-                "scrub_last_pass_timestamp_seconds",
-                "Time of the end of the last full pass of the scrub (0 = none since the start).",
-                kept.scrubbed_at,
-            )
-            yield (
-                "scrub_progress_ratio",
-                "Part of the scrub's pass in progress that is done, 0 to 1.",
-                kept.scrub_progress,
-            )
+        yield from _clock_gauges(status.clock)
+        yield from _replica_gauges(status.replica)
+        yield from _limits(sources.config)
+        yield from _peer_gauges(status)
+        yield "limit_connections", "Limit of open connections.", sources.config.connections_max
+        if isinstance(status.store, DurableStore):
+            yield from _store_gauges(status.store, status.now)
 
-    def _counters(self) -> Iterator[tuple[str, str, Amount]]:
+    def _counters(self) -> Iterator[Value]:
         status, sources = self._status, self._sources
         wire, http = status.wire, sources.http
         yield "malformed_requests", "Requests that could not be parsed.", wire.malformed
@@ -392,7 +255,191 @@ class _Snapshot:
         yield from _families(GaugeMetricFamily, _process(status.rss_bytes), prefix="process_")
 
 
-def _transactions(sources: MetricSources) -> Iterator[tuple[str, str, Amount]]:
+def _channel_gauges(status: StatusSources, totals: CellTotals) -> Iterator[Value]:
+    """Channels: what is in memory, and what they store."""
+    usage, behind = status.store.usage, totals.subscriber_lag
+    yield "cells", "Channels and streams in memory.", len(status.scheduler.cells)
+    yield "channels", "Channels in memory.", totals.channels
+    yield "channel_messages", "Messages stored in all channels.", usage.messages
+    yield "channel_bytes", "Bytes of data stored in all channels.", usage.bytes
+    yield "channel_keys", "Idempotency keys kept for messages that are gone.", usage.keys
+    yield "channel_guests", "Consumers and producers attached to channels.", totals.consumers
+    yield "channel_leased_messages", "Messages pushed and not acknowledged yet.", totals.leased
+    yield "channel_credit_messages", "Pushes that consumers accept now.", totals.credit
+    yield "channel_subscribers", "Subscribers of fanout channels.", totals.subscribers
+    yield (
+        "subscriber_lag_messages",
+        "Messages that fanout subscribers have not acknowledged yet.",
+        behind.total,
+    )
+    yield "subscriber_lag_max_messages", "Lag of the slowest fanout subscriber.", behind.most
+    yield (
+        "cells_quarantined",
+        "Channels and streams quarantined after repeated crashes.",
+        totals.quarantined,
+    )
+    yield (
+        "cells_unreadable",
+        "Channels and streams whose data cannot be read.",
+        totals.unreadable,
+    )
+
+
+def _stream_gauges(
+    status: StatusSources, sources: MetricSources, lag: LagTotals
+) -> Iterator[Value]:
+    """Streams, consumer groups, staged parts and materialized states."""
+    yield "streams", "Streams.", status.streams
+    yield "stream_bytes", "Bytes kept in all streams.", status.store.usage.log_bytes
+    yield "stream_groups", "Consumer groups of streams.", sources.groups()
+    yield "group_lag_records", "Records that consumer groups have not committed yet.", lag.total
+    yield "group_lag_max_records", "Lag of the slowest consumer group.", lag.most
+    parts = sources.stages.count
+    yield "transaction_parts", "Staged parts of batches that are not published yet.", parts
+    states = sources.states
+    yield "states", "Materialized states with values.", states.count
+    yield "state_bytes", "Bytes of all materialized states.", states.bytes
+
+
+def _job_gauges(status: StatusSources, totals: CellTotals) -> Iterator[Value]:
+    """Schedules, flows and kept results of jobs."""
+    schedules = _schedule_totals(status)
+    yield "schedules", "Schedules of job queues.", schedules.schedules
+    yield "schedules_paused", "Schedules that are paused.", schedules.paused
+    yield (
+        "schedule_wait_seconds",
+        "Age of the oldest moment of a schedule whose job is not stored (0 = none).",
+        schedules.waits_s,
+    )
+    flows = status.scheduler.view(FLOWS)
+    running, ended, size = flows.counts if isinstance(flows, Flows) else (0, 0, 0)
+    yield "flows", "Flows of jobs that have not ended.", running
+    yield "flows_ended", "Flows that have ended and are kept.", ended
+    yield "flow_bytes", "Bytes of all flows, with the results of their steps.", size
+    yield "job_records", "Results and progress of jobs that are kept.", totals.job_records
+    yield "job_record_bytes", "Bytes of these.", totals.job_record_bytes
+
+
+def _subscription_gauges(subscriptions: SubscriptionServices) -> Iterator[Value]:
+    """Subscriptions and webhooks."""
+    yield "subscriptions", "Subscriptions.", len(subscriptions.index.cells)
+    yield (
+        "subscriptions_failed",
+        "Subscriptions whose last webhook or event failed.",
+        len(subscriptions.counters.failed),
+    )
+    yield (
+        "webhook_deliveries_waiting",
+        "Webhooks that wait because too many are called.",
+        subscriptions.sender.waiting,
+    )
+
+
+def _clock_gauges(clock: ClockStatus) -> Iterator[Value]:
+    """The wall clock beside the time of the node."""
+    yield (
+        "clock_jump_seconds",
+        "Jump of the wall clock that is not confirmed, which holds expiry (0 = none).",
+        clock.jump_s,
+    )
+    yield (
+        "clock_behind_seconds",
+        "Seconds that the wall clock is behind the node's time (0 = it is not).",
+        clock.behind_s,
+    )
+    yield (
+        "ids_ahead_seconds",
+        "Seconds that the last message id is ahead of the node's time (0 = it is not).",
+        clock.ids_ahead_s,
+    )
+
+
+def _replica_gauges(replica: ReplicaInfo | None) -> Iterator[Value]:
+    """The replica; zeros where there is none."""
+    yield (
+        "replica_away",
+        "1 if the object store of the replica does not answer or refuses, otherwise 0.",
+        int(replica is not None and replica.is_away),
+    )
+    yield (
+        "replica_refusing",
+        "1 if what has to be replicated is refused, otherwise 0.",
+        int(replica is not None and replica.is_refusing),
+    )
+    yield (
+        "replica_lag_bytes",
+        "Bytes of the journal that are not in the replica yet.",
+        0 if replica is None else replica.lag_bytes,
+    )
+    yield (
+        "replica_lag_seconds",
+        "Age of the oldest record that is not in the replica yet.",
+        0 if replica is None else replica.lag_s,
+    )
+    yield (
+        "replica_snapshot_timestamp_seconds",
+        "Time of the last snapshot in the replica (0 = none).",
+        0 if replica is None else replica.snapshot_at,
+    )
+
+
+def _limits(config: Config) -> Iterator[Value]:
+    """Limits of the node, to be compared with what is stored."""
+    yield "limit_messages", "Limit of messages in all channels.", config.node_messages_max
+    yield "limit_channel_bytes", "Limit of bytes in all channels.", config.node_bytes_max
+    yield "limit_stream_bytes", "Limit of bytes in all streams.", config.node_stream_bytes_max
+    yield (
+        "limit_state_bytes",
+        "Limit of bytes of all materialized states.",
+        config.node_state_bytes_max,
+    )
+
+
+def _peer_gauges(status: StatusSources) -> Iterator[Value]:
+    """Senders and keys of the node's own peers."""
+    yield (
+        "message_requests",
+        "Unknown senders whose messages wait to be accepted or refused.",
+        status.message_requests,
+    )
+    yield (
+        "one_time_prekeys",
+        "One-time prekeys of this node that it and its relays can hand out.",
+        status.one_time_prekeys,
+    )
+
+
+def _store_gauges(store: DurableStore, now: float) -> Iterator[Value]:
+    """The store on disk."""
+    kept = store.stats
+    busy_s = store.journal_stats.busy_s(now)
+    yield (
+        "journal_busy_seconds",
+        "Age in seconds of the disk write in progress (0 = none).",
+        busy_s,
+    )
+    yield "journal_bytes", "Bytes of the journal on disk.", kept.journal_bytes
+    yield "journal_segments", "Journal files.", kept.segments
+    yield "partition_files", "Partition files.", kept.files
+    yield "damaged_partitions", "Damaged partitions, which are not served.", kept.damaged
+    yield (
+        "damages",
+        "Known damages of the data folder (0 = none); `millpond doctor` lists them.",
+        kept.damages,
+    )
+    yield (
+        "scrub_last_pass_timestamp_seconds",
+        "Time of the end of the last full pass of the scrub (0 = none since the start).",
+        kept.scrubbed_at,
+    )
+    yield (
+        "scrub_progress_ratio",
+        "Part of the scrub's pass in progress that is done, 0 to 1.",
+        kept.scrub_progress,
+    )
+
+
+def _transactions(sources: MetricSources) -> Iterator[Value]:
     counters, expired = sources.transactions, sources.stages.expired
     yield "transaction_rows_staged", "Rows staged for batches.", counters.staged_rows
     yield "transactions_published", "Batches published.", counters.published
@@ -414,7 +461,7 @@ def _schedule_totals(status: StatusSources) -> ScheduleTotals:
     return behaviour.totals(status.now) if isinstance(behaviour, Schedules) else ScheduleTotals()
 
 
-def _schedules(counters: ScheduleCounters) -> Iterator[tuple[str, str, Amount]]:
+def _schedules(counters: ScheduleCounters) -> Iterator[Value]:
     yield "schedule_jobs", "Jobs that schedules put.", counters.jobs
     yield (
         "schedule_moments_missed",
@@ -424,7 +471,7 @@ def _schedules(counters: ScheduleCounters) -> Iterator[tuple[str, str, Amount]]:
     yield "schedule_jobs_refused", "Jobs of schedules that their queue refused.", counters.refused
 
 
-def _subscriptions(counters: SubscriptionCounters) -> Iterator[tuple[str, str, Amount]]:
+def _subscriptions(counters: SubscriptionCounters) -> Iterator[Value]:
     yield "subscription_wakes", "Wakes of subscriptions.", counters.wakes
     yield "subscription_claims", "Leases that workers claimed.", counters.claims
     yield "subscription_events", "Events appended to wake streams.", counters.events
@@ -446,7 +493,7 @@ def _subscriptions(counters: SubscriptionCounters) -> Iterator[tuple[str, str, A
     )
 
 
-def _deliveries(counters: DeliveryCounters) -> Iterator[tuple[str, str, Amount]]:
+def _deliveries(counters: DeliveryCounters) -> Iterator[Value]:
     yield "messages_kept", "Messages accepted; dead letters count again.", counters.kept
     yield "pushes", "Messages pushed to consumers.", counters.pushes
     yield "redeliveries", "Pushes of messages after a failed attempt.", counters.redeliveries
@@ -462,7 +509,7 @@ def _deliveries(counters: DeliveryCounters) -> Iterator[tuple[str, str, Amount]]
     yield "tee_missed", "Messages removed before the tee appended them.", counters.tee_missed
 
 
-def _cells(counters: RuntimeCounters) -> Iterator[tuple[str, str, Amount]]:
+def _cells(counters: RuntimeCounters) -> Iterator[Value]:
     restarts = counters.crashes - counters.quarantines
     yield "mailbox_batches", "Batches that waited in a mailbox.", counters.queued
     yield "cell_crashes", "Crashes of channels and streams.", counters.crashes
@@ -479,7 +526,7 @@ def _cells(counters: RuntimeCounters) -> Iterator[tuple[str, str, Amount]]:
     )
 
 
-def _memory(memory: MemoryBudget) -> Iterator[tuple[str, str, Amount]]:
+def _memory(memory: MemoryBudget) -> Iterator[Value]:
     """The memory that connections hold."""
     yield "memory_limit_bytes", "Limit of memory_used_bytes.", memory.settings.bytes_max
     yield (
@@ -490,13 +537,13 @@ def _memory(memory: MemoryBudget) -> Iterator[tuple[str, str, Amount]]:
     yield "memory_waiting", "Connections and requests that wait for memory.", memory.waiting
 
 
-def _memory_work(stats: MemoryStats) -> Iterator[tuple[str, str, Amount]]:
+def _memory_work(stats: MemoryStats) -> Iterator[Value]:
     yield "memory_waits", "Times that a connection or request waited for memory.", stats.waited
     yield "memory_refused", "Requests refused for lack of memory.", stats.refused
     yield "memory_closed", "Connections closed for lack of memory.", stats.closed
 
 
-def _process(rss_bytes: int) -> Iterator[tuple[str, str, Amount]]:
+def _process(rss_bytes: int) -> Iterator[Value]:
     """Metrics of the process, by the names that all exporters use."""
     yield "resident_memory_bytes", "Resident memory in bytes.", rss_bytes
     yield (

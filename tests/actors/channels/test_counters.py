@@ -177,3 +177,19 @@ def test_the_lag_of_a_large_channel_is_counted_in_steps(monkeypatch: pytest.Monk
     assert sorted(found) == [0, 10]
     assert count == 3
     assert lags(harness) == [count, 10]
+
+
+def test_the_lag_of_a_small_channel_is_that_of_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = ChannelHarness(fanout(window=100))
+    first, second = harness.join(window=100), harness.join(window=100)
+    for _ in range(4):
+        first.put()
+        second.put()
+    first.ack(first.pushed_ids()[0])
+    channel = harness.scheduler.view(NAME)
+    assert isinstance(channel, Channel)
+    found = channel.small_lags()
+    assert found is not None and sorted(found) == [3, 4]
+    monkeypatch.setattr(queries, "SMALL_ROWS", 6)
+    assert channel.small_lags() is None
+    assert sorted(lags(harness)) == [3, 4]
