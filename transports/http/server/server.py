@@ -97,8 +97,8 @@ class HttpServer:
     def new_connection(self) -> HttpConnection:
         """A session for a connection that was just accepted."""
         if self._load is not None:
-            load, self._load = self._load, None
-            load(self)
+            self._load(self)  # once it has succeeded
+            self._load = None
         return HttpConnection(self)
 
     async def run(self, *, task_status: TaskStatus[TaskGroup]) -> None:
