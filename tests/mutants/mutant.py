@@ -26,6 +26,7 @@ class Fault(Enum):
     WAKES = "workers are not woken, cursors move for strangers, webhooks go where they may not"
     SEALED = "encrypted records open elsewhere, are not whole, or stand there in clear"
     QUEUES = "limits, pauses and schedules of queues do not hold, or hold jobs for ever"
+    TAKEOVERS = "a takeover loses what was acknowledged"
     CLOCK = "a wrong clock stops PUT, expires or repeats ids"
 
 

@@ -18,6 +18,7 @@ DAMAGE = "tests/actors/store/test_queue_tables.py::TestDamage::"
 MISPLACED = "tests/actors/store/test_misplaced_pages.py::"
 SUBSCRIBERS = "tests/actors/store/test_subscriber_tables.py::"
 READER = "tests/actors/store/test_journal_reader.py::TestMisplaced::"
+STANDBY = "tests/node/replica/test_standby.py::"
 JUMPS = "tests/node/testing/test_clock_jumps.py::"
 
 STORE_MUTANTS: tuple[Mutant, ...] = (
@@ -477,5 +478,14 @@ STORE_MUTANTS: tuple[Mutant, ...] = (
         "        if oldest <= self._kept_to and not self._groups.is_broken:\n",
         "        if self._kept_to < 0:\n",
         SNAPSHOTS + "test_segments_of_a_snapshot_stay_until_they_are_copied",
+    ),
+    Mutant(
+        "a standby does not read to the end of the journal",
+        Fault.TAKEOVERS,
+        "node/replica/standby.py",
+        "        self._apply()\n"
+        "        is_at_end = self._is_forced or cursor.number == found.number",
+        "        is_at_end = True",
+        STANDBY + "test_what_the_owner_ships_while_a_standby_claims_is_in_its_copy",
     ),
 )

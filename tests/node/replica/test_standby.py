@@ -21,7 +21,7 @@ from millpond.node.config_rules import ChannelRule
 from millpond.node.data_folder import offline_store
 from millpond.node.node import Node
 from millpond.node.replica import service, shipping, standby
-from millpond.node.replica.errors import ObjectStoreAway, Superseded
+from millpond.node.replica.errors import NoObject, ObjectStoreAway, Superseded
 from millpond.node.replica.forced_takeover import allow_takeover, unfinished_history
 from millpond.node.replica.object_store import FolderObjects, Listed
 from millpond.node.replica.objects import FORMAT, JOURNAL, SNAPSHOT, journal_name
@@ -491,3 +491,44 @@ async def test_a_standby_whose_folder_of_objects_fails_waits(tmp_path: Path) -> 
                 await ended.wait()
             assert not ended.is_set() and "cannot follow" in other.state
             tasks.cancel_scope.cancel()
+
+
+class LateObjects(FolderObjects):
+    """An object store in which journal objects from a number on show up only once a standby is
+    about to claim: the owner, which is slow, makes them in that moment."""
+
+    hidden_from = ""
+
+    def get(self, name: str) -> bytes:
+        if self.hidden_from and name == FORMAT:
+            self.hidden_from = ""
+        if self.hidden_from and self.hidden_from <= name < "k":
+            raise NoObject(name)
+        return super().get(name)
+
+    def list(self, prefix: str, after: str = "") -> list[Listed]:
+        found = super().list(prefix, after)
+        is_hiding = self.hidden_from and prefix == JOURNAL
+        return [each for each in found if not is_hiding or each.name < self.hidden_from]
+
+
+async def test_what_the_owner_ships_while_a_standby_claims_is_in_its_copy(tmp_path: Path) -> None:
+    objects, ready, ended = LateObjects(tmp_path / "replica"), anyio.Event(), anyio.Event()
+
+    async def stand() -> None:
+        await standing_by(tmp_path, "b", objects, ready=ready.set).run()
+        ended.set()
+
+    async with anyio.create_task_group() as tasks:
+        async with Node(config(tmp_path, "a")) as owner:
+            await put(owner, b"one")
+            tasks.start_soon(stand)
+            await ready.wait()
+            assert owner.replica is not None
+            objects.hidden_from = journal_name(owner.replica.shipper.position.number)
+            await put(owner, b"two")
+        with anyio.fail_after(LIMIT_S):
+            await ended.wait()
+    assert not objects.hidden_from
+    async with Node(config(tmp_path, "b")) as node:
+        assert await received(node, 2) == [b"one", b"two"]
