@@ -24,7 +24,7 @@ class StoredLink(msgspec.Struct, frozen=True, gc=False, array_like=True):
     incarnation: int
 
 
-class Link:
+class StreamLink:
     """A stream that a subscription follows. `tail` is as the stream told last. `is_hidden`: the
     maker may not read it now; it is never new, and never shown. Neither is stored."""
 
@@ -60,7 +60,7 @@ class Links:
     def __init__(self, metadata: Mapping[bytes, bytes], own: bytes | None) -> None:
         self._own = own
         self._links = {
-            key[len(LINK) :]: Link(key[len(LINK) :], _decode(value))
+            key[len(LINK) :]: StreamLink(key[len(LINK) :], _decode(value))
             for key, value in metadata.items()
             if key.startswith(LINK)
         }
@@ -72,10 +72,10 @@ class Links:
     def __len__(self) -> int:
         return len(self._links)
 
-    def __iter__(self) -> Iterator[Link]:
+    def __iter__(self) -> Iterator[StreamLink]:
         return iter(self._links.values())
 
-    def get(self, path: bytes) -> Link | None:
+    def get(self, path: bytes) -> StreamLink | None:
         """The link of a stream; None: the subscription does not follow it."""
         return self._links.get(path)
 
@@ -88,7 +88,7 @@ class Links:
         """Follow a stream, or follow it otherwise."""
         if path not in self._links:
             insort(self._order, path)
-        link = self._links[path] = Link(path, stored)
+        link = self._links[path] = StreamLink(path, stored)
         self._list_explicit(link)
         link.tail = max(tail, 0)
         self._check(link)
@@ -107,7 +107,7 @@ class Links:
         """True: the subscription appends its own events to this stream."""
         return path == self._own
 
-    def grow(self, link: Link, tail: int) -> None:
+    def grow(self, link: StreamLink, tail: int) -> None:
         """The stream has records up to `tail`."""
         if tail > link.tail:
             link.tail = tail
@@ -115,7 +115,7 @@ class Links:
 
     def change(
         self,
-        link: Link,
+        link: StreamLink,
         *,
         acked: int | None = None,
         is_explicit: bool | None = None,
@@ -129,18 +129,18 @@ class Links:
         self._check(link)
         return self._stored(link)
 
-    def rewind(self, link: Link, tail: int) -> MetadataSet:
+    def rewind(self, link: StreamLink, tail: int) -> MetadataSet:
         """The stream has lost its last records: later ones are not acknowledged."""
         link.acked = link.tail = tail
         self._check(link)
         return self._stored(link)
 
-    def identify(self, link: Link, incarnation: int) -> MetadataSet:
+    def identify(self, link: StreamLink, incarnation: int) -> MetadataSet:
         """The stream that was missing is there."""
         link.incarnation = incarnation
         return self._stored(link)
 
-    def hide(self, link: Link, *, is_hidden: bool) -> None:
+    def hide(self, link: StreamLink, *, is_hidden: bool) -> None:
         """Show a link no longer, or again."""
         link.is_hidden = is_hidden
         self._check(link)
@@ -174,7 +174,7 @@ class Links:
             if not (link := links[path]).is_hidden
         )
 
-    def _list_explicit(self, link: Link) -> None:
+    def _list_explicit(self, link: StreamLink) -> None:
         """Have the link in the list of those by name, or not."""
         at = bisect_left(self._explicit, link.path)
         is_listed = at < len(self._explicit) and self._explicit[at] == link.path
@@ -183,11 +183,11 @@ class Links:
         elif is_listed and not link.is_explicit:
             del self._explicit[at]
 
-    def _stored(self, link: Link) -> MetadataSet:
+    def _stored(self, link: StreamLink) -> MetadataSet:
         stored = StoredLink(link.is_glob, link.is_explicit, link.acked, link.incarnation)
         return MetadataSet(LINK + link.path, _encode(stored))
 
-    def _check(self, link: Link) -> None:
+    def _check(self, link: StreamLink) -> None:
         if link.is_behind and not self.is_own(link.path) and not link.is_hidden:
             self._pending.setdefault(link.path)
         else:

@@ -51,7 +51,7 @@ from millpond.actors.streams.glob import Glob
 from millpond.actors.streams.names import stream_cell, stream_path, subscription_cell
 from millpond.actors.subscriptions import messages as s
 from millpond.actors.subscriptions.context import SubscriptionContext
-from millpond.actors.subscriptions.links import Link, Links, StoredLink
+from millpond.actors.subscriptions.links import Links, StoredLink, StreamLink
 from millpond.actors.subscriptions.status import ERROR_CHARACTERS_MAX, SubscriptionStatus
 from millpond.actors.subscriptions.tail_lookups import StreamTail, TailLookups
 from millpond.actors.subscriptions.wake import WAKE, Wake, WakePhase, stored_wake
@@ -281,7 +281,7 @@ class Subscription:
         for link in self._links:
             self._check_hidden(link)
 
-    def _check_hidden(self, link: Link) -> None:
+    def _check_hidden(self, link: StreamLink) -> None:
         is_hidden = not link.is_explicit and not self._context.may_link(self._scope, link.path)
         if is_hidden != link.is_hidden:
             self._links.hide(link, is_hidden=is_hidden)
@@ -1016,7 +1016,7 @@ def _age_of(notice: m.StreamGrew | m.StreamGone) -> tuple[int, float]:
     return notice.incarnation, inf if isinstance(notice, m.StreamGone) else notice.tail
 
 
-def _is_valid(position: int | None, link: Link) -> bool:
+def _is_valid(position: int | None, link: StreamLink) -> bool:
     """True: a worker that has this stream may acknowledge so far."""
     return position is not None and max(link.acked, 0) <= position <= link.tail
 

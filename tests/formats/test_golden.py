@@ -26,7 +26,7 @@ from millpond.actors.store.journal.format import (
     encode_record,
 )
 from millpond.actors.store.journal.reader import read_journal
-from millpond.actors.store.journal.segments import Link
+from millpond.actors.store.journal.segments import SegmentEnd
 from millpond.actors.store.message_attributes import MessageAttributes
 from millpond.actors.store.partitions.sqlite import UnknownFormat
 from millpond.actors.store.subscribers import Acked, Subscriber, SubscriberTable
@@ -236,7 +236,7 @@ class TestThisVersion:
                 segment.salt,
                 segment.last_id,
                 cuts,
-                Link(*segment.previous),
+                SegmentEnd(*segment.previous),
                 segment.generation,
                 segment.id_mark,
             )

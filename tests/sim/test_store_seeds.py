@@ -20,7 +20,7 @@ from millpond.actors.store.interface import Commit
 from millpond.actors.store.journal import reader as journal_reader
 from millpond.actors.store.journal.format import Header, Scan
 from millpond.actors.store.journal.reader import SegmentsKnown
-from millpond.actors.store.journal.segments import Link
+from millpond.actors.store.journal.segments import SegmentEnd
 from millpond.actors.store.partitions import files, queue_tables, subscriber_tables
 from millpond.actors.store.partitions.catalog import CATALOG, Listed
 from millpond.actors.store.partitions.metadata import PartitionMetadata
@@ -226,7 +226,7 @@ def a_zeroed_tail_is_torn(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         journal_reader,
         "decode_header",
-        lambda data: journal_reader.msgspec.structs.replace(decode(data), previous=Link()),
+        lambda data: journal_reader.msgspec.structs.replace(decode(data), previous=SegmentEnd()),
     )
 
 

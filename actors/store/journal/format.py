@@ -20,7 +20,7 @@ import msgspec
 
 from millpond.actors.store.changes import PartitionKind
 from millpond.actors.store.checksum import crc32
-from millpond.actors.store.journal.segments import Link
+from millpond.actors.store.journal.segments import SegmentEnd
 
 FORMAT_VERSION = 4
 """The version that is written; earlier ones are read. Version 2 has changes of subscribers and of
@@ -84,7 +84,7 @@ class Header(msgspec.Struct, frozen=True):
     salt: int
     last_id: int = 0
     cuts: dict[int, Cut] = {}
-    previous: Link = Link()
+    previous: SegmentEnd = SegmentEnd()
     generation: int = 0
     id_mark: int = 0
     version: int = FORMAT_VERSION
@@ -163,7 +163,7 @@ def decode_header(data: bytes) -> Header:
     if version < 3:
         return Header(number, first_lsn, salt, last_id, cuts, version=version)
     *previous, _, generation, id_mark = _CHAIN.unpack_from(data, _CHAIN_AT)
-    link = Link(*previous)
+    link = SegmentEnd(*previous)
     return Header(number, first_lsn, salt, last_id, cuts, link, generation, id_mark, version)
 
 

@@ -35,7 +35,7 @@ from millpond.actors.store.journal.format import (
     decode_header,
     merge_cuts,
 )
-from millpond.actors.store.journal.segments import Link, Segment, listable
+from millpond.actors.store.journal.segments import Segment, SegmentEnd, listable
 from millpond.actors.store.journal.writer import SUFFIX, JournalTail, segment_path
 from millpond.actors.store.repair.quarantine import Damage
 
@@ -154,7 +154,7 @@ class _Reader:
         lsn = max(lsn, self._known.proven_lsn, *(row.last_lsn for row in self._rows.values()), 0)
         number = max((*self._numbers, *self._rows), default=0)
         last = max((each for each in found.completed), key=_number, default=None)
-        previous = Link() if last is None else last.link
+        previous = SegmentEnd() if last is None else last.link
         found.tail = JournalTail(number, lsn, cuts, 0, previous)
         return found
 

@@ -18,7 +18,7 @@ NAMES_BYTES_MAX = 4 * 2**20
 """The names of a segment are listed up to about this size; of more, any name may be in it."""
 
 
-class Link(NamedTuple):
+class SegmentEnd(NamedTuple):
     """A segment as the next one knows it: its number, its end, and the CRC of all before that."""
 
     number: int = 0
@@ -52,9 +52,9 @@ class Segment(msgspec.Struct, frozen=True):
         return self.end > 0
 
     @property
-    def link(self) -> Link:
+    def link(self) -> SegmentEnd:
         """The segment as the next one knows it."""
-        return Link(self.number, self.end, self.crc)
+        return SegmentEnd(self.number, self.end, self.crc)
 
 
 class SegmentList(Protocol):

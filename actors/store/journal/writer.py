@@ -29,8 +29,8 @@ from millpond.actors.store.journal.format import (
 from millpond.actors.store.journal.segments import (
     ID_MAX,
     ID_STEP,
-    Link,
     Segment,
+    SegmentEnd,
     SegmentList,
     listable,
 )
@@ -105,7 +105,7 @@ class JournalTail(msgspec.Struct, frozen=True):
     lsn: int = 0
     cuts: dict[int, Cut] = {}
     last_id: int = 0
-    previous: Link = Link()
+    previous: SegmentEnd = SegmentEnd()
 
 
 class Journal:

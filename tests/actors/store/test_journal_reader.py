@@ -27,7 +27,7 @@ from millpond.actors.store.journal.format import (
     encode_record,
 )
 from millpond.actors.store.journal.reader import JournalContents, read_journal, segment_numbers
-from millpond.actors.store.journal.segments import Link, MemorySegments
+from millpond.actors.store.journal.segments import MemorySegments, SegmentEnd
 from millpond.actors.store.journal.writer import CommitGroup, Journal, JournalTail, segment_path
 
 SALT = 99
@@ -57,7 +57,7 @@ def put(folder: Path, number: int, first_lsn: int, *groups: bytes, **header: obj
 def read(folder: Path) -> JournalContents:
     """Without the link to the last segment, which has tests of its own."""
     found = read_journal(folder, DISK)
-    found.tail = msgspec.structs.replace(found.tail, previous=Link())
+    found.tail = msgspec.structs.replace(found.tail, previous=SegmentEnd())
     return found
 
 

@@ -23,7 +23,7 @@ from millpond.actors.store.journal.format import (
     encode_record,
 )
 from millpond.actors.store.journal.reader import JournalContents, read_journal
-from millpond.actors.store.journal.segments import ID_STEP, Link, MemorySegments, Segment
+from millpond.actors.store.journal.segments import ID_STEP, MemorySegments, Segment, SegmentEnd
 from millpond.actors.store.journal.writer import (
     CommitGroup,
     CommitOutcome,
@@ -87,7 +87,7 @@ class JournalHarness:
 
     def found(self) -> JournalContents:
         found = read_journal(self.folder, self.disk)
-        found.tail = msgspec.structs.replace(found.tail, previous=Link())
+        found.tail = msgspec.structs.replace(found.tail, previous=SegmentEnd())
         return found
 
     def bodies(self) -> list[bytes]:
@@ -471,7 +471,7 @@ class TestTheList:
             data = harness.disk.read(segment_path(harness.folder, number))
             assert crc32(data[: row.end]) == row.crc and not any(data[row.end :])
             assert harness.header(number).previous == (
-                rows[number - 1].link if number > 1 else Link()
+                rows[number - 1].link if number > 1 else SegmentEnd()
             )
 
     def test_nothing_is_stored_while_it_cannot_be_changed(self, stubborn: JournalHarness) -> None:
