@@ -103,7 +103,7 @@ function memberRow(member, isAdmin, change) {
 
 function field(id, label, word, work) {
   const input = make("input", { id, required: true, maxlength: "64", autocomplete: "off", autocapitalize: "none" });
-  const form = make("form", { class: "form" }, make("label", { for: id }, label), input, make("button", { type: "submit" }, word));
+  const form = make("form", { class: "form" }, make("label", { for: id }, label), input, make("button", { type: "submit", class: "quiet-strong" }, word));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     work(input.value.trim());
