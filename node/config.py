@@ -430,6 +430,10 @@ class Config:
     scrub_bytes_s: int = 2**20
     """Bytes a second that the scrub reads: once a day it reads all files and complete segments, and
     checks what nobody requests. 0: off. Counters: `store.counters.scrub_bytes`, `scrub_passes`."""
+    store: str = ""
+    """The Redis or Valkey that keeps all channels and streams (`redis://host:6379/0?prefix=p`,
+    `rediss://`, `unix:///path`, `redis+cluster://`). Empty: files of the data folder do. The data
+    folder has the keys and the address book of the node in either case."""
     replica: str = ""
     """Address of the replica (`s3://bucket/prefix`, `gs://`, `az://`, `file:///folder`), to which
     the journal is shipped as it is written. Empty: there is none. The guide of replicas has the
@@ -648,12 +652,16 @@ class Config:
         return self.durability if self.data else Durability.MEMORY
 
     @property
+    def highest_durability(self) -> Durability:
+        """The highest durability that the node promises, for some channel or stream."""
+        given = [each.durability for each in self.channels]
+        given += [each.durability for each in self.streams]
+        return max([self.durability, *(each for each in given if each is not None)])
+
+    @property
     def is_replicated(self) -> bool:
         """True: acknowledgements, or some of them, wait for the replica."""
-        durabilities = {self.durability}
-        durabilities.update(each.durability for each in self.channels if each.durability)
-        durabilities.update(each.durability for each in self.streams if each.durability)
-        return bool(self.data) and Durability.REPLICATED in durabilities
+        return bool(self.data) and self.highest_durability is Durability.REPLICATED
 
     @property
     def p2p_settings(self) -> P2PSettings:

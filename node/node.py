@@ -85,6 +85,8 @@ from millpond.transports.io.tcp import listen, parse_address
 from millpond.transports.p2p.admission import Admission
 
 if TYPE_CHECKING:
+    from millpond.actors.store.recovery import Recovered
+    from millpond.actors.store.redis.store import RedisStore
     from millpond.node import admin
     from millpond.node.client.settings import Dialer
     from millpond.node.http.app import HttpServices
@@ -288,10 +290,14 @@ class Node:
         """The durability of channels without a rule of their own."""
         return self.config.default_durability
 
-    def _choose_store(self, disk: Disk) -> DurableStore | MemoryStore:
+    def _choose_store(self, disk: Disk) -> DurableStore | MemoryStore | RedisStore:
+        around = LoopRuntime(self.clock.now, self._rng)
+        if self.config.store:
+            from millpond.node.redis_store import make_redis_store
+
+            return make_redis_store(self.config, around, self._durability_of)
         if self.durability is Durability.MEMORY:
             return MemoryStore()
-        around = LoopRuntime(self.clock.now, self._rng)
         folder = Path(self.config.data)
         return DurableStore(folder, disk, self.config.store_settings, around, self._durability_of)
 
@@ -303,7 +309,7 @@ class Node:
         if settings is None:
             return None
         if not isinstance(store, DurableStore):
-            raise ConfigError("replica: a node that keeps its messages in memory has none")
+            raise ConfigError("replica: only a node whose store is its data folder has one")
         from millpond.node.replica.errors import ReplicaError
         from millpond.node.replica.service import ReplicaService
 
@@ -343,19 +349,21 @@ class Node:
     def _open_store(self) -> None:
         """Lock the data folder, recover the store, and resume from the last run."""
         store = self._store
-        if not isinstance(store, DurableStore):
+        if isinstance(store, MemoryStore):
             self._open_data_key()
             return
-        lock = FolderLock(Path(self.config.data))
+        folder = Path(self.config.data)
+        lock = FolderLock(folder)
         began_ns = self.clock.ticks_ns()
         try:
             self._open_data_key()
             if self._data_key is not None:
                 store.cipher = HistoryCipher(self._data_key)
             self._resume_clock(Path(self.config.data))
-            rest_after = None if self.replica is None else self.replica.rest_after
-            used = was_used(Path(self.config.data))
-            found = store.open(was_used=used, rest_after=rest_after)
+            if isinstance(store, DurableStore):
+                found = self._recover(store)
+            else:
+                self._open_redis(store, folder)
         except BaseException:
             lock.release()
             raise
@@ -367,6 +375,21 @@ class Node:
         except BaseException:
             self._finish_store(store)
             raise
+        if isinstance(store, DurableStore):
+            self._tell_opened(store, found, began_ns)
+
+    def _open_redis(self, store: RedisStore, folder: Path) -> None:
+        from millpond.node.redis_store import store_owner
+
+        store.open(self.config.highest_durability, store_owner(folder, self._entropy))
+        log.info("store opened: redis=%s messages=%d", store.url.shown, store.usage.messages)
+
+    def _recover(self, store: DurableStore) -> Recovered:
+        rest_after = None if self.replica is None else self.replica.rest_after
+        used = was_used(Path(self.config.data))
+        return store.open(was_used=used, rest_after=rest_after)
+
+    def _tell_opened(self, store: DurableStore, found: Recovered, began_ns: int) -> None:
         is_worth_telling = store.usage.messages or found.torn_bytes or found.damages
         log.log(
             logging.INFO if is_worth_telling else logging.DEBUG,
@@ -389,7 +412,7 @@ class Node:
         except DataKeyError as error:
             raise ConfigError(str(error)) from error
 
-    def _resume(self, store: DurableStore) -> None:
+    def _resume(self, store: DurableStore | RedisStore) -> None:
         instance = store.facts.get("instance")
         if instance is None:
             instance = self._rng.randrange(INSTANCES)
@@ -427,7 +450,7 @@ class Node:
         """Raises StopTimedOut."""
         self.peer_services.close()
         store = self._store
-        if not isinstance(store, DurableStore) or self._lock is None:
+        if isinstance(store, MemoryStore) or self._lock is None:
             return
         self._streams.close()
         store.end()
@@ -435,7 +458,7 @@ class Node:
         if not await finish_in_thread(partial(self._finish_store, store), seconds):
             raise StopTimedOut(Path(self.config.data), seconds)
 
-    def _finish_store(self, store: DurableStore) -> None:
+    def _finish_store(self, store: DurableStore | RedisStore) -> None:
         """Close the store, and unlock its folder; in whatever thread."""
         self.backups.close()
         store.close()
@@ -452,7 +475,7 @@ class Node:
 
     def _operator_cookie(self) -> bytes | None:
         """A new cookie of the operator; None: there is no data folder. Raises OSError."""
-        if not isinstance(self._store, DurableStore):
+        if isinstance(self._store, MemoryStore):
             return None
         return make_cookie(Path(self.config.data), self._entropy)
 
@@ -475,6 +498,10 @@ class Node:
                 self.clock.now,
             )
             self._tasks.start_soon(self._keep_time)
+            if not isinstance(self._store, DurableStore | MemoryStore):
+                from millpond.node.redis_store import end_when_lost
+
+                self._tasks.start_soon(end_when_lost, self._store)
             self.backups.open(self._tasks)
             self._activity.open(self._tasks)
             if self.replica is not None:
@@ -795,7 +822,7 @@ class Node:
 
     def _backup_facts(self) -> NodeFacts:
         store, config = self._store, self.config
-        damages = store.damages if isinstance(store, DurableStore) else []
+        damages = store.damages
         files = (
             *(config.access_file, config.token_file, config.passphrase_file),
             *(config.tls_cert, config.tls_key, config.tls_client_ca),

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from millpond.actors.jobs.results import JobResults
     from millpond.actors.jobs.schedules import Schedules
     from millpond.actors.state.cell import StateCell
+    from millpond.actors.store.redis.store import RedisStore
     from millpond.actors.subscriptions.subscription import Subscription
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ class StreamCells:
     def __init__(
         self,
         rules: RuleTable[StreamLimits],
-        store: DurableStore | MemoryStore,
+        store: DurableStore | MemoryStore | RedisStore,
         post: Callable[[bytes, CellMessage], None],
         cache_bytes_max: int,
         basin: bytes,
@@ -180,7 +181,7 @@ class StreamCells:
 
     def _is_stored_clear(self, cell: bytes) -> bool:
         """True: what is computed from a log may be stored in clear text."""
-        cipher = self._store.cipher if isinstance(self._store, DurableStore) else None
+        cipher = None if isinstance(self._store, MemoryStore) else self._store.cipher
         is_durable = self._store.durability(cell) is not Durability.MEMORY
         return is_durable and (cipher is None or not cipher.covers(cell))
 
@@ -263,7 +264,7 @@ class StreamCells:
 
 
 def _checkpoints(
-    store: DurableStore | MemoryStore, limits: StateLimits, directory: Directory
+    store: DurableStore | MemoryStore | RedisStore, limits: StateLimits, directory: Directory
 ) -> CheckpointStore | None:
     if not isinstance(store, DurableStore) or not limits.disk_bytes_max:
         return None

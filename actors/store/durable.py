@@ -41,6 +41,9 @@ from millpond.actors.store.interface import (
     Seek,
     StoredQueue,
     Usage,
+    decrypted_chunks,
+    encrypted_changes,
+    refused,
 )
 from millpond.actors.store.journal.format import Rewrite
 from millpond.actors.store.journal.writer import CommitGroup, CommitOutcome, Journal
@@ -329,7 +332,7 @@ class DurableStore:
 
     def write(self, name: bytes, changes: Sequence[Change]) -> Commit | None:
         if self.cipher is not None and self.cipher.covers(name):
-            changes = _encrypted(self.cipher, name, changes)
+            changes = encrypted_changes(self.cipher, name, changes)
         entry = self._entries.get(name)
         if entry is None:
             durability = self._durability(name)
@@ -337,7 +340,7 @@ class DurableStore:
                 self._memory.write(name, changes)
                 return None
             if self._refuses(name):
-                return _refused()
+                return refused()
             entry = IndexEntry(name, kind_of(changes[0]), durability)
             self._entries[name] = entry
         is_replicated = entry.durability is Durability.REPLICATED
@@ -346,7 +349,7 @@ class DurableStore:
         if is_awaited and (is_refused or (is_replicated and self._is_refusing)):
             count_usage(entry, changes, self.usage, -1)
             self._forget_if_idle(entry)
-            return _refused()
+            return refused()
         groups = self._groups
         if groups.is_broken and groups.is_overfull and all(map(_may_fail_for_ever, changes)):
             return None  # everything else comes to an end
@@ -431,14 +434,14 @@ class DurableStore:
         if cipher is None or not cipher.covers(name):
             return self._read(name, seek)
         found = self._read(name, seek)
-        chunks = found if isinstance(found, Deferred) else _decrypted(cipher, name, found)
+        chunks = found if isinstance(found, Deferred) else decrypted_chunks(cipher, name, found)
         if isinstance(chunks, list):
             return chunks
         answer: Deferred[list[Chunk] | Fault] = Deferred()
         if isinstance(chunks, Fault):
             answer.finish(chunks)
         else:
-            chunks.when_done(lambda result: answer.finish(_decrypted(cipher, name, result)))
+            chunks.when_done(lambda result: answer.finish(decrypted_chunks(cipher, name, result)))
         return answer
 
     def _read(self, name: bytes, seek: Seek) -> list[Chunk] | Deferred[list[Chunk] | Fault]:
@@ -679,26 +682,6 @@ class DurableStore:
         self._file_worker.submit(FileJob(report))
 
 
-def _encrypted(cipher: ChunkCipher, name: bytes, changes: Sequence[Change]) -> Sequence[Change]:
-    return [cipher.encrypted(name, each) if isinstance(each, Chunk) else each for each in changes]
-
-
-def _decrypted(
-    cipher: ChunkCipher, name: bytes, result: list[Chunk] | Fault
-) -> list[Chunk] | Fault:
-    """The chunks as they were written. A chunk that was not encrypted with the key is damage."""
-    if isinstance(result, Fault):
-        return result
-    chunks: list[Chunk] = []
-    for each in result:
-        chunk = cipher.decrypted(name, each)
-        if chunk is None:
-            log.error("chunk not decrypted: name=%r sequence=%d", name, each.first)
-            return Fault.DAMAGED
-        chunks.append(chunk)
-    return chunks
-
-
 def _nameless_file(damage: Damage) -> str | None:
     """The name of a damaged file that does not say whose it is: the hash of a partition's name.
     None: the damage is another one."""
@@ -709,12 +692,6 @@ def _nameless_file(damage: Damage) -> str | None:
 def _may_fail_for_ever(change: Change) -> bool:
     """True for what each failed delivery of a message writes."""
     return isinstance(change, AttemptsSet | DueAt)
-
-
-def _refused() -> Commit:
-    commit: Commit = Deferred()
-    commit.finish(Fault.NOT_STORED)
-    return commit
 
 
 def _damaged() -> Deferred[Any]:

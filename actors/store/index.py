@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from millpond.actors.messages import Durability, Mode
 from millpond.actors.store.changes import (
@@ -154,7 +154,17 @@ class IndexEntry:
         return PartitionUsage(self.messages, self.bytes, self.messages + self.keys, self.mode)
 
 
-def count_usage(entry: IndexEntry, changes: Sequence[Change], usage: Usage, sign: int) -> bool:
+class Counted(Protocol):
+    """A partition whose usage is counted."""
+
+    kind: PartitionKind
+    messages: int
+    bytes: int
+    keys: int
+    mode: Mode | None
+
+
+def count_usage(entry: Counted, changes: Sequence[Change], usage: Usage, sign: int) -> bool:
     """Count the usage of changes for an entry and the node (`sign` 1), or take it back (-1).
 
     True: one of them is waited for.

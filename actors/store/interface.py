@@ -7,6 +7,7 @@ store says that the changes are as durable as the cell's mode promises.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from enum import Enum, auto
@@ -18,6 +19,8 @@ from millpond.actors.messages import Durability, Mode
 from millpond.actors.positions import Seek as Seek
 from millpond.actors.store.changes import Change, Chunk, LogSnapshot, Snapshot
 from millpond.actors.store.repair.quarantine import Damage
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -124,6 +127,13 @@ Commit = Deferred[Fault | None]
 """Changes on their way to the disk. None: they are as durable as promised."""
 
 
+def refused() -> Commit:
+    """The commit of changes that are not taken."""
+    commit: Commit = Deferred()
+    commit.finish(Fault.NOT_STORED)
+    return commit
+
+
 class StoredQueue(msgspec.Struct, frozen=True):
     """A partition that a restart found; nothing of it expires before `deadline`."""
 
@@ -142,6 +152,29 @@ class ChunkCipher(Protocol):
 
     def decrypted(self, name: bytes, chunk: Chunk) -> Chunk | None:
         """The chunk as it was; None: it was not encrypted so, for this log and these sequences."""
+
+
+def encrypted_changes(
+    cipher: ChunkCipher, name: bytes, changes: Sequence[Change]
+) -> Sequence[Change]:
+    """The changes, with all chunks encrypted."""
+    return [cipher.encrypted(name, each) if isinstance(each, Chunk) else each for each in changes]
+
+
+def decrypted_chunks(
+    cipher: ChunkCipher, name: bytes, result: list[Chunk] | Fault
+) -> list[Chunk] | Fault:
+    """The chunks as they were written. A chunk that was not encrypted with the key is damage."""
+    if isinstance(result, Fault):
+        return result
+    chunks: list[Chunk] = []
+    for each in result:
+        chunk = cipher.decrypted(name, each)
+        if chunk is None:
+            log.error("chunk not decrypted: name=%r sequence=%d", name, each.first)
+            return Fault.DAMAGED
+        chunks.append(chunk)
+    return chunks
 
 
 class JournalFollower(Protocol):

@@ -27,7 +27,7 @@ ASKED_S_MAX = 30.0
 """A backup is cancelled when its command has not asked for it for so long."""
 WATCH_S = 1.0
 CLOSE_S_MAX = 10.0
-IN_MEMORY = "the node keeps its messages in memory: there is nothing to back up"
+IN_MEMORY = "the store of the node is not its data folder: there is nothing to back up"
 FAILURES = (BackupFailed, SnapshotLost, OSError, sqlite3.Error)
 
 

@@ -23,6 +23,7 @@ import anyio.to_thread
 
 from millpond.actors.messages import Durability
 from millpond.actors.store.filesystem import OsDisk
+from millpond.actors.store.redis.errors import RedisStoreError
 from millpond.actors.store.repair.quarantine import read_reports
 from millpond.node.access.rules_file import AccessFileError
 from millpond.node.cli.exit_codes import ExitCode, Failure, first_cause, usage_error
@@ -190,6 +191,12 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--memory", action="store_true", help="store nothing on disk")
     where.add_argument("--data", metavar="DIR", help=f"data folder (default {DATA_DEFAULT})")
     parser.add_argument(
+        "--store",
+        metavar="URL",
+        help="keep channels and streams in Redis or Valkey: redis://HOST:PORT/DB?prefix=NAME, "
+        "rediss://, unix:///PATH, redis+cluster://; the data folder keeps the keys of the node",
+    )
+    parser.add_argument(
         "--replica",
         metavar="URL",
         help="ship the journal to s3://BUCKET/PREFIX, gs://, az:// or file:///FOLDER as it is "
@@ -245,6 +252,8 @@ def run(args: argparse.Namespace) -> int:
         match first_cause(group):
             case Superseded() as exc:
                 raise Failure(f"replica: {exc}", ExitCode.FENCED) from exc
+            case RedisStoreError() as exc:
+                raise Failure(f"store: {exc}") from exc
             case ReplicaError() as exc:
                 raise Failure(f"replica {config.replica}: {exc}") from exc
         raise
@@ -263,6 +272,8 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
         raise usage_error("--durability memory excludes --data")
     if args.memory and args.replica is not None:
         raise usage_error("--memory excludes --replica: nothing is stored that could be shipped")
+    if args.memory and args.store is not None:
+        raise usage_error("--memory excludes --store")
     if args.memory and args.standby:
         raise usage_error("--memory excludes --standby")
 
@@ -271,7 +282,7 @@ def _config(args: argparse.Namespace) -> Config:
     fields = (
         *(*LISTENERS, "channels", "streams", "default_channel", "require_hello", "token_file"),
         *("access_file", "insecure_public", "host_names", "origins"),
-        *("drain_timeout_s", "data", "passphrase_file", "durability", "replica"),
+        *("drain_timeout_s", "data", "passphrase_file", "durability", "replica", "store"),
         *("standby", "takeover_s"),
         *("tls_cert", "tls_key", "tls_client_ca", "tls_client", "tls_listeners"),
         "http_long_poll_s",
@@ -286,7 +297,7 @@ def _config(args: argparse.Namespace) -> Config:
         config = load_config(flags, os.environ, Path(path) if path else None).config
     except ConfigError as exc:
         raise usage_error(str(exc)) from exc
-    if config.durability is Durability.MEMORY:
+    if config.durability is Durability.MEMORY and not config.store:
         config = replace(config, data="")
     elif not config.data:
         config = replace(config, data=str(data_folder(os.environ)))

@@ -1,0 +1,656 @@
+"""The store of a node in Redis: `actors/store/interface.py`, by one thread and one connection.
+
+The way of a change: `write` numbers it and gives it to the thread, which sends all that waits in
+one go and reports the answers in order. A write is one call of a script (`layout.py`), so it is
+there whole or not at all, and done once however often it is sent. It says which write of its
+partition comes before it: after one that Redis refused, none of those that were built upon it is
+done, and the cell is built anew, as after a failure of a disk.
+
+When Redis is away, writes that were sent wait for it, because their outcome is known only then.
+New ones that a client waits for are refused, and reads fail. After `away_s`, or when Redis was
+started anew, the node ends (StoreLost): nobody knows whether what it has told is still stored.
+
+One process owns a prefix: `owner` is renewed, and each write has the `epoch` of its owner, so an
+owner that was paused for long does no harm. A connection and its keys are the whole state: the
+index has counts and bounds, and no content.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+
+from millpond.actors.messages import Durability, Mode
+from millpond.actors.store.changes import (
+    Change,
+    Chunk,
+    KeyRetained,
+    LogSnapshot,
+    MessageRemoved,
+    ModeSet,
+    PartitionKind,
+    Snapshot,
+    StoredMessage,
+    is_unawaited,
+    kind_of,
+)
+from millpond.actors.store.index import count_usage
+from millpond.actors.store.interface import (
+    ChunkCipher,
+    Commit,
+    Deferred,
+    Fault,
+    Health,
+    PartitionUsage,
+    Seek,
+    StoredQueue,
+    Usage,
+    decrypted_chunks,
+    encrypted_changes,
+    refused,
+)
+from millpond.actors.store.journal.change_codec import BadChange
+from millpond.actors.store.redis.connection import (
+    Command,
+    RedisConnection,
+    RedisUrl,
+)
+from millpond.actors.store.redis.errors import RedisAway, RedisConfigError, RedisRefused, StoreLost
+from millpond.actors.store.redis.layout import (
+    APPLIED,
+    CLAIM_SCRIPT,
+    DROPPED,
+    FENCED,
+    FORGET_SCRIPT,
+    FREEING_WRITE_SCRIPT,
+    META,
+    RELEASE_SCRIPT,
+    RENEW_SCRIPT,
+    WRITE_SCRIPT,
+    LogBounds,
+    PartitionKeys,
+    write_arguments,
+)
+from millpond.actors.store.redis.reads import load_log, load_queue, read_log
+from millpond.actors.store.repair.quarantine import Damage
+from millpond.actors.store.settings import StoreEnvironment
+from millpond.actors.store.workers import StoreWorker, WorkerTask
+
+log = logging.getLogger(__name__)
+
+BATCH_BYTES = 4 * 2**20
+BATCH_WRITES = 1000
+PENDING_BYTES_MAX = 64 * 2**20
+"""Above it, writes that a client waits for are refused: Redis is behind."""
+CLAIM_BATCH = 1000
+FOREVER = 2.0**53
+
+
+class RedisSettings(msgspec.Struct, frozen=True):
+    """Times in seconds: the ownership of the prefix lasts `lease_s` without a renewal; a server
+    that is away is asked again every `retry_s`; after `away_s` the node ends."""
+
+    lease_s: float = 15.0
+    retry_s: float = 0.5
+    away_s: float = 60.0
+
+
+class Entry:
+    """A partition by name: its counts and bounds with the writes on their way.
+
+    `chain` is the lsn of the write that the next one follows (0: it follows none of this run),
+    `applied` that of the last one that Redis has. Redis refused a write, so those after it up to
+    `broken_until` are not there either.
+    """
+
+    __slots__ = (
+        "applied",
+        "bounds",
+        "broken_until",
+        "bytes",
+        "chain",
+        "deadline",
+        "fault",
+        "in_flight",
+        "is_empty",
+        "keys",
+        "kind",
+        "last_id",
+        "messages",
+        "mode",
+        "name",
+        "paths",
+    )
+
+    def __init__(self, name: bytes, kind: PartitionKind, paths: PartitionKeys) -> None:
+        self.name = name
+        self.kind = kind
+        self.paths = paths
+        self.messages = 0
+        self.bytes = 0
+        self.keys = 0
+        self.mode: Mode | None = None
+        self.deadline = FOREVER
+        self.last_id = 0
+        self.bounds = LogBounds()
+        self.fault: Fault | None = None
+        self.in_flight = 0
+        self.chain = self.applied = self.broken_until = 0
+        self.is_empty = False
+        """The last write that was answered left nothing."""
+
+    def meta(self) -> list[str]:
+        """The fields of the meta, besides those that the script sets."""
+        counts = [
+            *("messages", str(self.messages), "bytes", str(self.bytes), "keys", str(self.keys)),
+        ]
+        if self.kind is PartitionKind.LOG:
+            return counts + self.bounds.fields()
+        mode = "" if self.mode is None else str(self.mode.value)
+        ends = ["deadline", repr(self.deadline), "last_id", str(self.last_id)]
+        return [*counts, "mode", mode, *ends]
+
+    def read_meta(self, meta: Mapping[bytes, bytes]) -> None:
+        """Continue from what an earlier run left."""
+        self.messages, self.bytes = int(meta[b"messages"]), int(meta[b"bytes"])
+        self.keys = int(meta[b"keys"])
+        if self.kind is PartitionKind.LOG:
+            self.bounds = LogBounds.of(meta)
+            return
+        mode = meta.get(b"mode", b"")
+        self.mode = Mode(int(mode)) if mode else None
+        self.deadline = float(meta.get(b"deadline", FOREVER))
+        self.last_id = int(meta.get(b"last_id", 0))
+
+    def expect(self, changes: Sequence[Change]) -> None:
+        """Keep the bounds that these changes lead to."""
+        if self.kind is PartitionKind.LOG:
+            self.bounds = self.bounds.applied(changes)
+            return
+        for change in changes:
+            match change:
+                case StoredMessage():
+                    self.last_id = max(self.last_id, change.id)
+                    self.deadline = min(self.deadline, change.expires_at, change.until)
+                case MessageRemoved(left=left) if left is not None:
+                    self.deadline = min(self.deadline, left.until)
+                case KeyRetained(left=left):
+                    self.deadline = min(self.deadline, left.until)
+                case ModeSet(mode=mode):
+                    self.mode = mode
+                case _:
+                    until = getattr(change, "expires_at", getattr(change, "until", FOREVER))
+                    self.deadline = min(self.deadline, until)
+
+    def usage(self) -> PartitionUsage:
+        return PartitionUsage(self.messages, self.bytes, self.messages + self.keys, self.mode)
+
+
+class Write(NamedTuple):
+    """A write on its way. `before` are the bounds of its log before it."""
+
+    entry: Entry
+    lsn: int
+    changes: Sequence[Change]
+    command: Command
+    size: int
+    commit: Commit | None
+    before: LogBounds
+
+
+class Read(NamedTuple):
+    """Something to be read, and what gets it, or a Fault."""
+
+    read: Callable[[RedisConnection], Any]
+    done: Callable[[Any], None]
+
+
+class Upkeep(NamedTuple):
+    """Commands about names of partitions; what fails of them, the next start does."""
+
+    commands: Sequence[Command]
+
+
+Item = Write | Read | Upkeep
+
+
+class Outcome(NamedTuple):
+    """The results of the first items; `error` is why there are no more of them."""
+
+    results: list[Any]
+    error: str = ""
+    lost: StoreLost | None = None
+
+
+class RedisStore:
+    """All partitions of a node in Redis. Call `open` before anything else.
+
+    `durability` gives what is promised by name; no more than `facts.durability` of the server.
+    `on_lost` is called once, in the loop's thread, when the node has to end.
+    """
+
+    def __init__(
+        self,
+        url: RedisUrl,
+        connect: Callable[[RedisUrl], RedisConnection],
+        environment: StoreEnvironment,
+        durability: Callable[[bytes], Durability],
+        settings: RedisSettings | None = None,
+    ) -> None:
+        self.url = url
+        self._connect = connect
+        self.environment = environment
+        self._durability = durability
+        self._settings = RedisSettings() if settings is None else settings
+        self.cipher: ChunkCipher | None = None
+        self.usage = Usage()
+        self.health = Health()
+        self.damages: list[Damage] = []
+        self.facts: dict[str, int] = {}
+        self.last_id = 0
+        self.on_lost: Callable[[StoreLost], None] = _ignore
+        self._entries: dict[bytes, Entry] = {}
+        self._lsn = 0
+        self._pending_bytes = 0
+        self._stalled: deque[Item] | None = None
+        """What was sent and waits for Redis to be back; None: it is there."""
+        self._held: deque[Item] = deque()
+        """What came since then."""
+        self._away_since = 0.0
+        self.lost: StoreLost | None = None
+        """The reason why the node has to end."""
+        self._is_ended = False
+        # Of the thread:
+        self._is_away = False
+        self._renewed_at = 0.0
+
+    # Start and end.
+
+    def open(self, asked: Durability, owner: str) -> None:
+        """Own the prefix, and find what a former run left. `asked` is the highest durability that
+        the configuration promises. `owner` is the same in each run of a node, in no other node.
+        Raises RedisConfigError, RedisAway, StoreLost."""
+        self._owner = owner
+        self.connection = connection = self._connect(self.url)
+        try:
+            self.server = connection.facts()
+            if asked > self.server.durability:
+                least = self.server.durability.name.lower()
+                raise RedisConfigError(
+                    f"{self.url.shown} promises durability {least} ({self.server.reason}), and"
+                    f" {asked.name.lower()} is asked of it: choose --durability {least}, or change"
+                    " the settings of the server"
+                )
+            self._load_scripts()
+            self._own()
+            self._claim_all()
+            found = connection.scan(f"{self.url.prefix}:facts")
+            self.facts = {name.decode(): int(value) for name, value in found.items()}
+        except BaseException:
+            connection.close()
+            raise
+        self._worker: StoreWorker[Item] = self.environment.worker(
+            "redis", WorkerTask(self._run, self._done, self._crashed, idle_s=self._idle_s)
+        )
+
+    def _load_scripts(self) -> None:
+        script = self.connection.script
+        self._write, self._free = script(WRITE_SCRIPT), script(FREEING_WRITE_SCRIPT)
+        self._claim, self._forget = script(CLAIM_SCRIPT), script(FORGET_SCRIPT)
+        self._renew, self._release = script(RENEW_SCRIPT), script(RELEASE_SCRIPT)
+
+    def _own(self) -> None:
+        """Become the owner of the prefix. Raises StoreLost, RedisAway."""
+        if not self._renewed():
+            (owner,) = self.connection.run([("GET", f"{self.url.prefix}:owner")])
+            other = owner.decode(errors="replace").partition(" ")[2] if owner else "another process"
+            raise StoreLost(
+                f"{self.url.shown} belongs to a node that runs ({other}); when that was killed, it"
+                f" is free {self._settings.lease_s:g} s later"
+            )
+        (epoch,) = self.connection.run([("INCR", f"{self.url.prefix}:epoch")])
+        self._epoch = str(epoch)
+
+    def _renewed(self) -> bool:
+        lease_ms = str(round(self._settings.lease_s * 1000))
+        key = f"{self.url.prefix}:owner"
+        (reply,) = self.connection.run([("EVALSHA", self._renew, 1, key, self._owner, lease_ms)])
+        if isinstance(reply, RedisRefused):
+            raise RedisAway(str(reply))
+        self._renewed_at = self.environment.now()
+        return bool(reply == 1)
+
+    def _claim_all(self) -> None:
+        names = [*self.connection.members(f"{self.url.prefix}:partitions")]
+        for at in range(0, len(names), CLAIM_BATCH):
+            some = names[at : at + CLAIM_BATCH]
+            paths = [PartitionKeys(self.url.prefix, name) for name in some]
+            found = self.connection.run(
+                [("EVALSHA", self._claim, 1, each[META], self._epoch) for each in paths]
+            )
+            for name, path, reply in zip(some, paths, found, strict=True):
+                self._adopt(name, path, reply)
+
+    def _adopt(self, name: bytes, paths: PartitionKeys, reply: Any) -> None:
+        if isinstance(reply, RedisRefused):
+            raise RedisAway(str(reply))
+        if reply == FENCED:
+            raise StoreLost("another process has taken the prefix")
+        if not reply:  # its meta was removed, and the process ended before its name was
+            self.connection.run([("SREM", f"{self.url.prefix}:partitions", name)])
+            return
+        meta = dict(zip(reply[::2], reply[1::2], strict=True))
+        if b"messages" not in meta:
+            raise RedisConfigError(f"the keys of {name!r} are not those of this version")
+        kind = PartitionKind[meta[b"kind"].decode().upper()]
+        entry = self._entries[name] = Entry(name, kind, paths)
+        entry.read_meta(meta)
+        self.last_id = max(self.last_id, entry.last_id)
+        if kind is PartitionKind.LOG:
+            self.usage.log_bytes += entry.bytes
+        else:
+            self.usage.messages += entry.messages
+            self.usage.bytes += entry.bytes
+            self.usage.keys += entry.keys
+
+    def save_facts(self, facts: dict[str, int]) -> None:
+        """Store facts of the node, such as its instance; only right after `open`."""
+        key = f"{self.url.prefix}:facts"
+        self.connection.run([("HSET", key, name, value) for name, value in facts.items()])
+        self.facts.update(facts)
+
+    def end(self) -> None:
+        """Take nothing more. `close` follows, and may be in another thread."""
+        if not self._is_ended:
+            self._is_ended = True
+            self._worker.end()
+
+    def close(self) -> None:
+        """Everything written is in Redis when this returns, if Redis takes it."""
+        self.end()
+        self._worker.close()
+        try:
+            key = f"{self.url.prefix}:owner"
+            self.connection.run([("EVALSHA", self._release, 1, key, self._owner)])
+        except RedisAway as error:
+            log.warning("store not released: error=%s", error)
+        self.connection.close()
+
+    # The interface.
+
+    def durability(self, name: bytes) -> Durability:
+        return min(self._durability(name), self.server.durability)
+
+    def partition_usage(self, name: bytes) -> PartitionUsage:
+        entry = self._entries.get(name)
+        return PartitionUsage() if entry is None else entry.usage()
+
+    def stored_queues(self) -> Iterator[StoredQueue]:
+        for entry in self._entries.values():
+            if entry.kind is PartitionKind.QUEUE:
+                yield StoredQueue(entry.name, entry.deadline)
+
+    def logs(self) -> Iterator[bytes]:
+        for entry in self._entries.values():
+            if entry.kind is PartitionKind.LOG:
+                yield entry.name
+
+    def write(self, name: bytes, changes: Sequence[Change]) -> Commit | None:
+        is_awaited = not all(map(is_unawaited, changes))
+        if is_awaited and (self._stalled is not None or self._pending_bytes > PENDING_BYTES_MAX):
+            return refused()
+        if self.cipher is not None and self.cipher.covers(name):
+            changes = encrypted_changes(self.cipher, name, changes)
+        entry = self._entries.get(name)
+        if entry is None:
+            paths = PartitionKeys(self.url.prefix, name)
+            entry = self._entries[name] = Entry(name, kind_of(changes[0]), paths)
+            self._submit(Upkeep([("SADD", f"{self.url.prefix}:partitions", name)]))
+        before = entry.bounds
+        count_usage(entry, changes, self.usage, 1)
+        entry.expect(changes)
+        self._lsn += 1
+        command, size = self._command(entry, changes, is_awaited=is_awaited)
+        commit: Commit | None = Deferred() if is_awaited else None
+        entry.chain = self._lsn
+        entry.in_flight += 1
+        self._pending_bytes += size
+        self._submit(Write(entry, self._lsn, changes, command, size, commit, before))
+        return commit
+
+    def _command(
+        self, entry: Entry, changes: Sequence[Change], *, is_awaited: bool
+    ) -> tuple[Command, int]:
+        script, keys = self._write if is_awaited else self._free, entry.paths.all
+        is_new = entry.bounds.is_new
+        order = (self._epoch, self._lsn, entry.chain)
+        arguments = write_arguments(*order, entry.kind, entry.meta(), changes, is_new=is_new)
+        return ("EVALSHA", script, len(keys), *keys, *arguments), sum(map(len, arguments))
+
+    def load(self, name: bytes) -> Snapshot | Deferred[Snapshot | Fault]:
+        entry = self._entries.get(name)
+        if entry is None:
+            return Snapshot()
+        return self._read(lambda connection: load_queue(connection, entry.paths, entry.mode))
+
+    def log_snapshot(self, name: bytes) -> LogSnapshot | Deferred[LogSnapshot | Fault]:
+        entry = self._entries.get(name)
+        if entry is None:
+            return LogSnapshot()
+        bounds, size = entry.bounds, entry.bytes
+        return self._read(lambda connection: load_log(connection, entry.paths, bounds, size))
+
+    def log_tail(self, name: bytes) -> int | None:
+        """The tail of the log `name`; None: there is nothing of it, or more is on its way."""
+        entry = self._entries.get(name)
+        return None if entry is None or entry.in_flight else entry.bounds.tail
+
+    def read(self, name: bytes, seek: Seek) -> list[Chunk] | Deferred[list[Chunk] | Fault]:
+        if name not in self._entries:
+            return []
+        answer: Deferred[list[Chunk] | Fault] = Deferred()
+        # A stream reads before the batch that it works on is written: the read goes behind it.
+        self.environment.soon(partial(self._begin_read, name, seek, answer))
+        return answer
+
+    def _begin_read(self, name: bytes, seek: Seek, answer: Deferred[list[Chunk] | Fault]) -> None:
+        entry, cipher = self._entries.get(name), self.cipher
+        if entry is None:  # deleted meanwhile
+            answer.finish([])
+            return
+        trim_point = entry.bounds.trim_point
+
+        def read(connection: RedisConnection) -> list[Chunk] | Fault:
+            chunks = read_log(connection, entry.paths, seek, trim_point)
+            if cipher is None or not cipher.covers(name):
+                return chunks
+            return decrypted_chunks(cipher, name, chunks)
+
+        self._submit_read(read, answer)
+
+    def _read(self, read: Callable[[RedisConnection], Any]) -> Deferred[Any]:
+        answer: Deferred[Any] = Deferred()
+        self._submit_read(read, answer)
+        return answer
+
+    def _submit_read(self, read: Callable[[RedisConnection], Any], answer: Deferred[Any]) -> None:
+        if self._stalled is not None:
+            answer.finish(Fault.UNREADABLE)
+        else:
+            self._submit(Read(read, answer.finish))
+
+    def _submit(self, item: Item) -> None:
+        if self._stalled is not None:
+            self._held.append(item)
+        else:
+            self._worker.submit(item)
+
+    # In the thread.
+
+    def _idle_s(self) -> float | None:
+        return self._settings.retry_s if self._is_away else self._settings.lease_s / 3
+
+    def _run(self, items: list[Item]) -> Outcome:
+        """Work on items in order, writes that follow one another in one go.
+
+        After an error nothing more is sent until the thread was idle: by then the loop's thread
+        knows of it, and sends all again in the old order.
+        """
+        results: list[Any] = []
+        if self._is_away and items:
+            return Outcome(results, "see before")
+        try:
+            self._renew_if_due()
+            self._is_away = False
+            while len(results) < len(items):
+                item = items[len(results)]
+                if isinstance(item, Read):
+                    results.append(self._read_one(item))
+                else:
+                    results += self._send(items, len(results))
+        except RedisAway as error:
+            self._is_away = True
+            return Outcome(results, str(error) or type(error).__name__)
+        except StoreLost as error:
+            return Outcome(results, str(error), error)
+        return Outcome(results)
+
+    def _renew_if_due(self) -> None:
+        if self._is_away and self.connection.facts().runs != self.server.runs:
+            raise StoreLost("Redis was started anew, or another server took its place")
+        is_due = self.environment.now() - self._renewed_at >= self._settings.lease_s / 3
+        if (is_due or self._is_away) and not self._renewed():
+            raise StoreLost(f"another process owns {self.url.shown}")
+
+    def _read_one(self, item: Read) -> Any:
+        try:
+            return item.read(self.connection)
+        except BadChange as error:
+            log.error("stored value not understood: error=%s", error)
+            return Fault.DAMAGED
+
+    def _send(self, items: list[Item], at: int) -> list[Any]:
+        """The replies of writes and commands from `at` on, as many as go together."""
+        commands: list[Command] = []
+        sizes: list[int] = []
+        size = 0
+        for item in items[at:]:
+            if isinstance(item, Read) or size > BATCH_BYTES or len(sizes) >= BATCH_WRITES:
+                break
+            some = [item.command] if isinstance(item, Write) else item.commands
+            commands += some
+            sizes.append(len(some))
+            size += item.size if isinstance(item, Write) else 0
+        replies = iter(self.connection.run(commands))
+        return [[next(replies) for _ in range(count)][-1] for count in sizes]
+
+    # In the loop's thread.
+
+    def _done(self, items: list[Item], outcome: Outcome) -> None:
+        done = len(outcome.results)
+        for item, result in zip(items, outcome.results, strict=False):
+            match item:
+                case Write():
+                    self._answered(item, result)
+                case Read():
+                    item.done(result)
+                case Upkeep():
+                    pass
+        if self.lost is not None:
+            return
+        if outcome.lost is not None:
+            self._lose(outcome.lost)
+        elif outcome.error:
+            self._stall(items[done:], outcome.error)
+        elif self._stalled is not None and not items:
+            self._go_on()
+
+    def _answered(self, item: Write, reply: Any) -> None:
+        entry = item.entry
+        entry.in_flight -= 1
+        self._pending_bytes -= item.size
+        if reply in (APPLIED, DROPPED):
+            entry.applied = item.lsn
+            entry.is_empty = reply == DROPPED
+            if item.commit is not None:
+                item.commit.finish(None)
+        elif reply == FENCED:
+            self._lose(StoreLost(f"another process owns {self.url.shown}"))
+            return
+        else:
+            self._not_applied(item, reply)
+        if entry.is_empty and not entry.in_flight and self._entries.get(entry.name) is entry:
+            self._forget_entry(entry)
+
+    def _not_applied(self, item: Write, reply: Any) -> None:
+        """A write that is not there, as those that were built upon it will not be."""
+        entry = item.entry
+        if isinstance(reply, RedisRefused):
+            self.health.failures += 1
+            log.error("write refused by Redis: name=%r error=%s", entry.name, reply)
+        if item.lsn > entry.broken_until:
+            entry.broken_until, entry.chain = entry.chain, entry.applied
+            entry.bounds = item.before
+        count_usage(entry, item.changes, self.usage, -1)
+        if item.commit is not None:
+            item.commit.finish(Fault.NOT_STORED)
+
+    def _forget_entry(self, entry: Entry) -> None:
+        del self._entries[entry.name]
+        if entry.kind is PartitionKind.LOG:
+            self.usage.log_bytes -= entry.bytes
+        key, lsn = entry.paths[META], str(entry.applied)
+        self._submit(
+            Upkeep(
+                [
+                    ("EVALSHA", self._forget, 1, key, self._epoch, lsn),
+                    ("SREM", f"{self.url.prefix}:partitions", entry.name),
+                ]
+            )
+        )
+
+    def _stall(self, rest: Sequence[Item], error: str) -> None:
+        """Redis is away: what was sent waits, reads fail."""
+        now = self.environment.now()
+        if self._stalled is None:
+            self._stalled, self._away_since = deque(), now
+            self.health.is_writable = False
+            self.health.failures += 1
+            log.error("Redis is away: error=%s", error)
+            self.health.reason = f"Redis is away: {error}"
+        for item in rest:
+            if isinstance(item, Read):
+                item.done(Fault.UNREADABLE)
+            else:
+                self._stalled.append(item)
+        if now - self._away_since > self._settings.away_s:
+            self._lose(StoreLost(f"Redis is away for {self._settings.away_s:g} s: {error}"))
+
+    def _go_on(self) -> None:
+        log.warning("Redis is back: seconds=%.1f", self.environment.now() - self._away_since)
+        waiting, self._stalled = [*(self._stalled or ()), *self._held], None
+        self._held.clear()
+        self.health.is_writable, self.health.reason = True, ""
+        for item in waiting:
+            self._worker.submit(item)
+
+    def _crashed(self, items: list[Item], exc: Exception) -> None:
+        """A bug: nothing is known of what was in hand."""
+        self._lose(StoreLost(f"the thread of the store failed: {exc!r}"))
+
+    def _lose(self, error: StoreLost) -> None:
+        """The node has to end. What waits is never answered: its outcome is not known."""
+        if self.lost is None:
+            self.lost = error
+            self._stalled = deque() if self._stalled is None else self._stalled
+            self.health.is_writable, self.health.reason = False, str(error)
+            self.on_lost(error)
+
+
+def _ignore(error: StoreLost) -> None:
+    log.error("store lost: error=%s", error)

@@ -1,0 +1,448 @@
+"""The store in Redis, with a real server: what is written is what cells are built from, whatever
+the server, the network and other nodes do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from millpond.actors.messages import Durability, Mode
+from millpond.actors.positions import SeekBy
+from millpond.actors.store.changes import (
+    AttemptsSet,
+    Change,
+    Chunk,
+    LogDeleted,
+    LogSnapshot,
+    LogTrimmed,
+    MessageRemoved,
+    MetadataSet,
+    ModeSet,
+    Position,
+    Snapshot,
+    StoredMessage,
+)
+from millpond.actors.store.interface import Deferred, Fault, Seek, Usage
+from millpond.actors.store.memory import MemoryStore
+from millpond.actors.store.redis.connection import (
+    Command,
+    RedisConnection,
+    RedisUrl,
+    connect_redis,
+    parse_redis_url,
+)
+from millpond.actors.store.redis.errors import RedisAway, RedisConfigError, StoreLost
+from millpond.actors.store.redis.store import PENDING_BYTES_MAX, RedisStore
+from tests.actors.store.harness import NOW
+from tests.actors.store.queue_model import Queue
+from tests.redis_server import RedisServer, needs_redis, redis_cluster, redis_server
+from tests.sim.loop import Clock, Loop
+
+pytestmark = [needs_redis, pytest.mark.crash]
+
+NAME = "orders/{7} é".encode()
+LOG = b"streams/{orders}"
+ALL = Seek(SeekBy.SEQUENCE, bytes_max=2**40)
+
+
+class Run:
+    """A store from its opening to its end, whose worker steps when it is told to."""
+
+    def __init__(
+        self,
+        url: str,
+        owner: str = "host a",
+        asked: Durability = Durability.DISK,
+        connect: Callable[[RedisUrl], RedisConnection] = connect_redis,
+        clock: Clock | None = None,
+    ) -> None:
+        self.clock = Clock(NOW) if clock is None else clock
+        self.loop = Loop(self.clock, Random(1))
+        self.store = RedisStore(parse_redis_url(url), connect, self.loop, lambda _: asked)
+        self.lost: list[StoreLost] = []
+        self.store.on_lost = self.lost.append
+        self.store.open(asked, owner)
+
+    def work(self, *, idle: bool = False) -> None:
+        self.loop.work(idle=idle)
+        while self.loop.work(idle=False):
+            pass
+
+    def finish(self, answer: Any) -> Any:
+        if not isinstance(answer, Deferred):
+            return answer
+        results: list[Any] = []
+        answer.when_done(results.append)
+        self.loop.finish_pass()
+        self.work()
+        (result,) = results
+        return result
+
+    def write(self, name: bytes, *changes: Change) -> Fault | None:
+        result: Fault | None = self.finish(self.store.write(name, changes))
+        self.work()
+        return result
+
+    def load(self, name: bytes = NAME) -> Snapshot:
+        result = self.finish(self.store.load(name))
+        assert isinstance(result, Snapshot)
+        return result
+
+    def log_snapshot(self) -> LogSnapshot:
+        result = self.finish(self.store.log_snapshot(LOG))
+        assert isinstance(result, LogSnapshot)
+        return result
+
+    def read(self, seek: Seek = ALL) -> list[Chunk]:
+        result = self.finish(self.store.read(LOG, seek))
+        assert isinstance(result, list)
+        return result
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with redis_server(tmp_path_factory.mktemp("redis")) as running:
+        yield running
+
+
+@pytest.fixture
+def url(server: RedisServer) -> str:
+    server.command("FLUSHALL")
+    return server.url
+
+
+@pytest.fixture(params=["server", "cluster"])
+def any_url(request: pytest.FixtureRequest, url: str, tmp_path: Path) -> Iterator[str]:
+    """The URL of one server, or of a cluster."""
+    if request.param == "server":
+        yield url
+    else:
+        with redis_cluster(tmp_path) as cluster:
+            yield cluster
+
+
+def put(number: int, size: int = 3) -> StoredMessage:
+    return StoredMessage(number, number, 60, NOW + 60, bytes(size))
+
+
+def chunk(first: int, count: int = 10, size: int = 600) -> Chunk:
+    last = first + count - 1
+    ids = Position(first, 0), Position(last, 0)
+    return Chunk(first, count, 10 * first, 10 * last, *ids, bytes([first % 256]) * size)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_queue_is_what_its_changes_made(url: str, seed: int) -> None:
+    run, model = Run(url), Queue(Random(seed))
+    for step in range(150):
+        if changes := model.step():
+            assert run.write(NAME, *changes) is None
+        if step % 25 == 0:
+            expected = model.snapshot
+            if not expected.rows and not expected.keys and expected.subscribers is None:
+                expected.mode = None
+            assert run.load() == expected
+    usage = run.store.usage
+    assert (usage.messages, usage.bytes, usage.keys) == model.weight
+    run.store.close()
+    again = Run(url)
+    assert again.load() == model.snapshot and again.store.usage == usage
+    assert again.store.last_id == max(model.id, 0) or not model.rows
+    again.store.close()
+
+
+def log_changes(rng: Random, tail: int) -> list[Change]:
+    """Some change of a log with this tail."""
+    match rng.randrange(8):
+        case 0:
+            return [LogTrimmed(rng.randrange(tail + 1), 5)]
+        case 1:
+            return [MetadataSet(b"type", rng.choice((None, b"json")))]
+        case 2 if rng.random() < 0.2:
+            return [LogDeleted(), chunk(0, rng.randint(1, 5))]
+        case _:
+            return [chunk(tail, rng.randint(1, 9), rng.randint(1, 900))]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_log_reads_as_one_in_memory(url: str, seed: int) -> None:
+    rng, run, memory = Random(seed), Run(url), MemoryStore()
+    for step in range(120):
+        tail = memory.log_snapshot(LOG).tail
+        changes = log_changes(rng, tail)
+        assert run.write(LOG, *changes) is None
+        memory.write(LOG, changes)
+        if step == 60:
+            run.store.close()
+            run = Run(url)
+        for by in SeekBy:
+            at = rng.randrange(tail + 2)
+            limits = rng.choice((1, 500, 2**20)), rng.choice((1, 20, 2**63))
+            seek = Seek(by, at if by is SeekBy.SEQUENCE else 0, 10 * at, Position(at, 0), *limits)
+            assert run.read(seek) == memory.read(LOG, seek), (step, seek)
+        found, expected = run.log_snapshot(), memory.log_snapshot(LOG)
+        found.bytes = expected.bytes = 0
+        assert found == expected
+        assert run.store.log_tail(LOG) == tail or changes
+    run.store.close()
+
+
+def test_partitions_are_on_one_server_or_in_a_cluster(any_url: str) -> None:
+    run = Run(any_url)
+    names = [b"c/%d" % each for each in range(40)]
+    commits = [run.store.write(name, [ModeSet(Mode.QUEUE), put(7)]) for name in names]
+    assert [run.finish(each) for each in commits] == [None] * 40
+    assert run.write(LOG, chunk(0), MetadataSet(b"a", b"b")) is None
+    run.store.close()
+    again = Run(any_url)
+    assert {each.name for each in again.store.stored_queues()} == set(names)
+    assert [*again.store.logs()] == [LOG] and again.read() == [chunk(0)]
+    assert all(again.load(name).rows == [put(7)] for name in names)
+    again.store.save_facts({"instance": 5})
+    again.store.close()
+    third = Run(any_url)
+    assert third.store.facts == {"instance": 5}
+    third.store.close()
+
+
+def test_nothing_is_left_of_an_empty_partition(server: RedisServer, url: str) -> None:
+    run = Run(url)
+    run.write(NAME, ModeSet(Mode.QUEUE), put(1), AttemptsSet(1, 2))
+    run.write(LOG, chunk(0), MetadataSet(b"a", b"b"))
+    assert server.command("DBSIZE") == "10"
+    run.write(NAME, MessageRemoved(1, 1, None, 3))
+    run.write(LOG, LogDeleted(600))
+    assert sorted(server.command("KEYS", "*").split()) == ["millpond:epoch", "millpond:owner"]
+    assert run.store.usage == Usage() and run.load() == Snapshot()
+    # Two in one go: the second write follows the one that emptied the partition.
+    first = run.store.write(NAME, [put(2), MessageRemoved(2, 2, None, 3)])
+    second = run.store.write(NAME, [put(3)])
+    assert run.finish(first) is None and run.finish(second) is None
+    run.work()
+    assert run.load().rows == [put(3)]
+    run.store.close()
+
+
+# Failures.
+
+
+class Flaky:
+    """A connection of which some calls fail, before or after the server has done them."""
+
+    def __init__(self, inner: RedisConnection, rng: Random) -> None:
+        self._inner = inner
+        self._rng = rng
+        self.chance = 0.0
+
+    def run(self, commands: Sequence[Command]) -> list[Any]:
+        fails = self._rng.random() < self.chance
+        is_early = self._rng.random() < 0.3
+        if fails and is_early:
+            raise RedisAway("cut before")
+        some = commands[: self._rng.randint(1, len(commands))] if fails else commands
+        replies = self._inner.run(some)
+        if fails:
+            raise RedisAway("cut after")
+        return replies
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_writes_are_done_once_however_often_the_connection_is_cut(url: str, seed: int) -> None:
+    rng = Random(seed)
+    connection = Flaky(connect_redis(parse_redis_url(url)), rng)
+    run, model, tail = Run(url, connect=lambda _: connection), Queue(rng), 0
+    acked: list[Fault | None] = []
+    connection.chance = 0.3
+    sent = 0
+    for _ in range(80):
+        for _ in range(rng.randint(1, 5)):
+            # As cells do: what is refused at once was never taken.
+            is_refusing = not run.store.health.is_writable
+            if is_refusing:
+                continue
+            if changes := model.step():
+                commit = run.store.write(NAME, changes)
+                if commit is not None:
+                    commit.when_done(acked.append)
+                    sent += 1
+            run.store.write(LOG, [chunk(tail)]).when_done(acked.append)  # type: ignore[union-attr]
+            sent += 1
+            tail += 10
+        run.work(idle=rng.random() < 0.7)
+    connection.chance = 0.0
+    run.work(idle=True)
+    run.work(idle=True)
+    assert acked == [None] * sent and run.store.health.is_writable
+    assert run.load().rows == model.snapshot.rows
+    assert [each.first for each in run.read()] == [*range(0, tail, 10)]
+    run.store.close()
+
+
+def test_while_redis_is_away_new_writes_are_refused_and_sent_ones_wait(url: str) -> None:
+    connection = Flaky(connect_redis(parse_redis_url(url)), Random(1))
+    run = Run(url, connect=lambda _: connection)
+    assert run.write(NAME, put(1)) is None
+    connection.chance = 1.0
+    waiting, results = run.store.write(NAME, [put(2)]), list[Fault | None]()
+    assert waiting is not None
+    waiting.when_done(results.append)
+    run.work()
+    assert not results and not run.store.health.is_writable
+    assert "away" in run.store.health.reason
+    assert run.write(NAME, put(3)) is Fault.NOT_STORED
+    assert run.finish(run.store.load(NAME)) is Fault.UNREADABLE
+    assert run.store.write(NAME, [MessageRemoved(1, 1, None, 3)]) is None
+    connection.chance = 0.0
+    run.work(idle=True)
+    run.work()
+    assert results == [None] and run.store.health.is_writable
+    assert run.load().rows == [put(2)]
+    run.store.close()
+
+
+def test_a_node_ends_when_redis_stays_away(url: str) -> None:
+    connection = Flaky(connect_redis(parse_redis_url(url)), Random(1))
+    run = Run(url, connect=lambda _: connection)
+    connection.chance = 1.0
+    results: list[Fault | None] = []
+    commit = run.store.write(NAME, [put(1)])
+    assert commit is not None
+    commit.when_done(results.append)
+    run.work()
+    assert not run.lost
+    run.clock.now += 61
+    run.work(idle=True)
+    assert len(run.lost) == 1 and "away for 60 s" in str(run.lost[0])
+    assert not results, "its outcome is not known"
+
+
+def test_a_server_that_was_started_anew_ends_the_node(tmp_path: Path) -> None:
+    with redis_server(tmp_path / "redis") as server:
+        run = Run(server.url)
+        assert run.write(NAME, put(1)) is None
+        server.kill()
+        run.store.write(NAME, [put(2)])
+        run.work()
+        server.start()
+        run.work(idle=True)
+        assert len(run.lost) == 1 and "started anew" in str(run.lost[0])
+        again = Run(server.url)
+        assert put(1) in again.load().rows
+        again.store.close()
+
+
+def test_a_full_server_refuses_puts_and_takes_acks(server: RedisServer, url: str) -> None:
+    run = Run(url)
+    assert run.write(NAME, put(1)) is None
+    server.command("CONFIG", "SET", "maxmemory", "1mb")
+    try:
+        commits = [run.store.write(NAME, [put(each)]) for each in (2, 3)]
+        assert [run.finish(each) for each in commits] == [Fault.NOT_STORED] * 2
+        assert run.write(LOG, chunk(0)) is Fault.NOT_STORED
+        assert run.store.write(NAME, [MessageRemoved(1, 1, None, 3)]) is None
+        run.work()
+        assert run.load() == Snapshot()
+        assert run.store.usage.messages == run.store.usage.log_bytes == 0
+    finally:
+        server.command("CONFIG", "SET", "maxmemory", "0")
+    assert run.write(NAME, put(4)) is None and run.load().rows == [put(4)]
+    assert run.write(LOG, chunk(0)) is None and run.read() == [chunk(0)]
+    run.store.close()
+
+
+def test_what_was_built_upon_a_refused_write_is_refused(server: RedisServer, url: str) -> None:
+    run = Run(url)
+    assert run.write(LOG, chunk(0)) is None
+    # An entry that is there already makes the server refuse the second chunk.
+    server.command("XADD", "millpond:{streams/%7Borders%7D}:bounds", "15-1", "b", "x")
+    server.command("XDEL", "millpond:{streams/%7Borders%7D}:bounds", "15-1")
+    commits = [run.store.write(LOG, [chunk(each)]) for each in (10, 20, 30)]
+    assert [run.finish(each) for each in commits] == [Fault.NOT_STORED] * 3
+    assert run.read() == [chunk(0)] and run.log_snapshot().tail == 10
+    run.store.close()
+
+
+# Owners.
+
+
+def test_a_prefix_has_one_owner(url: str) -> None:
+    run = Run(url)
+    with pytest.raises(StoreLost, match="belongs to a node that runs"):
+        Run(url, owner="host b")
+    other = Run(f"{url}?prefix=other", owner="host b")
+    other.write(NAME, put(1))
+    assert run.load() == Snapshot()
+    other.store.close()
+    run.store.close()
+    Run(url, owner="host b").store.close()
+
+
+def test_an_owner_that_was_paused_for_long_writes_nothing_more(
+    server: RedisServer, url: str
+) -> None:
+    paused = Run(url)
+    assert paused.write(NAME, put(1)) is None and paused.write(LOG, chunk(0)) is None
+    server.command("DEL", "millpond:owner")  # its time is over
+    owner = Run(url, owner="host b")
+    results: list[Fault | None] = []
+    for commit in (paused.store.write(NAME, [put(2)]), paused.store.write(LOG, [chunk(10)])):
+        assert commit is not None
+        commit.when_done(results.append)
+    paused.work()
+    assert not results and len(paused.lost) == 1
+    assert owner.load().rows == [put(1)] and owner.read() == [chunk(0)]
+    assert owner.write(NAME, put(3)) is None
+    paused.clock.now += 10
+    paused.work(idle=True)
+    owner.store.close()
+
+
+# Configuration.
+
+
+def test_no_more_is_promised_than_the_server_keeps(tmp_path: Path) -> None:
+    with redis_server(tmp_path / "redis", "--appendfsync", "everysec") as server:
+        with pytest.raises(RedisConfigError, match=r"durability os \(appendfsync everysec\)"):
+            Run(server.url)
+        run = Run(server.url, asked=Durability.OS)
+        assert run.store.durability(NAME) is Durability.OS
+        run.store.close()
+    with redis_server(tmp_path / "memory", "--appendonly", "no") as server:
+        with pytest.raises(RedisConfigError, match="no append-only file"):
+            Run(server.url, asked=Durability.OS)
+        Run(server.url, asked=Durability.MEMORY).store.close()
+
+
+@pytest.mark.parametrize(
+    "text", ["http://host", "redis://host?prefix=a{b}", "redis://host?prefix=", "host:6379"]
+)
+def test_urls_that_name_no_store(text: str) -> None:
+    with pytest.raises(RedisConfigError):
+        parse_redis_url(text)
+
+
+def test_a_password_is_not_shown() -> None:
+    shown = parse_redis_url("rediss://me:secret@host:6380/2?prefix=p&ssl_ca_certs=x").shown
+    assert shown == "rediss://host:6380/2?prefix=p"
+
+
+def test_too_much_on_its_way_is_refused(url: str) -> None:
+    run = Run(url)
+    size = 2**20
+    for number in range(1, PENDING_BYTES_MAX // size + 1):
+        assert run.store.write(NAME, [put(number, size)]) is not None
+    refused = run.store.write(NAME, [put(10_000, size)])
+    results: list[Fault | None] = []
+    assert refused is not None
+    refused.when_done(results.append)
+    assert results == [Fault.NOT_STORED]
+    run.work()
+    assert len(run.load().rows) == PENDING_BYTES_MAX // size
+    run.store.close()
