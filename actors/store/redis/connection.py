@@ -26,7 +26,7 @@ _AWAY = ("LOADING", "MASTERDOWN", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MOVED"
 
 Command = tuple[str | bytes | int, ...]
 Reply = Any
-"""Whatever Redis answers; a RedisRefused stands for an error of one command."""
+"""The answer of Redis, of any kind; a RedisRefused stands for an error of one command."""
 
 
 class RedisUrl(NamedTuple):
@@ -128,7 +128,7 @@ class _Connection:
     def run(self, commands: Sequence[Command]) -> list[Reply]:
         replies: list[Reply] = [None] * len(commands)
         for server, indexes in self._by_server(commands):
-            with _told():
+            with _errors_as_away():
                 pipeline = server.pipeline(transaction=False)
                 for index in indexes:
                     pipeline.execute_command(*commands[index])
@@ -143,7 +143,7 @@ class _Connection:
             yield self._client, list(range(len(commands)))
             return
         found: dict[str, tuple[Any, list[int]]] = {}
-        with _told():
+        with _errors_as_away():
             for index, command in enumerate(commands):
                 key = command[3] if command[0] == "EVALSHA" else command[1]
                 node = self._client.get_node_from_key(key)
@@ -167,7 +167,7 @@ class _Connection:
         is_away = isinstance(reply, exceptions.ConnectionError | exceptions.ReadOnlyError)
         if is_moved or is_away or text.startswith(_AWAY):
             if self._is_cluster:
-                with _told():
+                with _errors_as_away():
                     self._client.nodes_manager.initialize()
                     self._load_scripts()
             raise RedisAway(text)
@@ -175,7 +175,7 @@ class _Connection:
 
     def script(self, text: str) -> str:
         for server in self._servers():
-            with _told():
+            with _errors_as_away():
                 found = server.script_load(text)
                 self._scripts[text] = found.decode() if isinstance(found, bytes) else found
         return self._scripts[text]
@@ -188,16 +188,16 @@ class _Connection:
         """All servers that take writes."""
         if not self._is_cluster:
             return [self._client]
-        with _told():
+        with _errors_as_away():
             nodes = self._client.get_primaries()
             return [self._client.get_redis_connection(node) for node in nodes]
 
     def scan(self, key: str) -> dict[bytes, bytes]:
-        with _told():
+        with _errors_as_away():
             return dict(self._client.hscan_iter(key, count=SCAN_COUNT))
 
     def members(self, key: str) -> Iterator[bytes]:
-        with _told():
+        with _errors_as_away():
             yield from self._client.sscan_iter(key, count=SCAN_COUNT)
 
     def facts(self) -> ServerFacts:
@@ -212,8 +212,8 @@ class _Connection:
 
 
 def _facts_of(server: Any) -> ServerFacts:
-    """What one server says of itself. Raises RedisAway, RedisConfigError."""
-    with _told():
+    """The facts of one server. Raises RedisAway, RedisConfigError."""
+    with _errors_as_away():
         info: Mapping[str, Any] = server.info("all")
     version = str(info["redis_version"])
     if int(version.partition(".")[0]) < VERSION_MIN:
@@ -244,7 +244,7 @@ def _setting(server: Any, name: str) -> str:
         raise RedisAway(str(error)) from error
 
 
-class _told:
+class _errors_as_away:
     """Errors of the package as RedisAway."""
 
     def __enter__(self) -> None:

@@ -183,7 +183,7 @@ class PartitionKeys:
 
 
 class LogBounds(msgspec.Struct):
-    """What the meta of a log tells besides its counts."""
+    """The bounds of a log, as its meta has them besides counts."""
 
     trim_point: int = 0
     tail: int = 0

@@ -258,9 +258,9 @@ class RedisStore:
         self._lsn = 0
         self._pending_bytes = 0
         self._stalled: deque[Item] | None = None
-        """What was sent and waits for Redis to be back; None: it is there."""
+        """Items that were sent and wait for Redis to be back; None: it is there."""
         self._held: deque[Item] = deque()
-        """What came since then."""
+        """Items that came since then."""
         self._away_since = 0.0
         self.lost: StoreLost | None = None
         """The reason why the node has to end."""
@@ -644,7 +644,7 @@ class RedisStore:
         self._lose(StoreLost(f"the thread of the store failed: {exc!r}"))
 
     def _lose(self, error: StoreLost) -> None:
-        """The node has to end. What waits is never answered: its outcome is not known."""
+        """The node has to end. Writes that wait are never answered: their outcome is not known."""
         if self.lost is None:
             self.lost = error
             self._stalled = deque() if self._stalled is None else self._stalled
