@@ -26,7 +26,7 @@ from millpond.node.chat.conversation import LatestMessage
 from millpond.node.chat.conversation_task import ConversationTask
 from millpond.node.chat.file_operations import FileOperations
 from millpond.node.chat.files import ChatFiles
-from millpond.node.chat.groups.group_task import GroupTask
+from millpond.node.chat.groups.group_task import GroupTask, group_stream
 from millpond.node.chat.groups.groups import Groups
 from millpond.node.chat.invites import LIFE_S, BadInvite, Invites
 from millpond.node.chat.local_stream import LocalStream
@@ -239,28 +239,43 @@ class Chat:
             raise DataTooLarge(f"a search has at most {QUERY_CHARS_MAX} characters")
         if not (0 <= request.offset <= OFFSET_MAX and request.limit > 0):
             raise Malformed("limit or offset is out of range")
-        only = None if request.peer is None else self._task_of(request.peer).peer
-        book, limit = self._outbox.context.book, min(request.limit, FOUND_MAX)
-        peers = [each for each in self._conversations if book.is_contact(each)]
-        result = await self._search.find(request.query, peers, only, limit + 1, request.offset)
-        names = {each.public: each for each in book.peers}
-        streams = {conversation_stream(each): names[each] for each in peers if each in names}
-        found = [
-            b.FoundText(
-                streams[each.conversation].name,
-                streams[each.conversation].id,
-                each.kind.value,
-                bytes.fromhex(each.uuid),
-                each.sequence,
-                each.at,
-                excerpt(each.text, request.query),
+        limit, only = min(request.limit, FOUND_MAX), None
+        if request.peer is not None:
+            group = self._group_of(request.peer)
+            if group is None:
+                only = conversation_stream(self._task_of(request.peer).peer)
+            else:
+                only = group_stream(group.group)
+        peers, groups = self._histories()
+        streams = [*peers, *groups]
+        result = await self._search.find(request.query, streams, only, limit + 1, request.offset)
+        found = []
+        for each in result.found[:limit]:
+            peer, group = peers.get(each.conversation), groups.get(each.conversation)
+            if peer is not None:
+                name, id_ = peer.name, peer.id
+            elif group is not None:
+                name, id_ = self._groups.name(group), group.id
+            else:
+                continue
+            by = group.name_of(public_key_of(each.author)) if group and each.author else ""
+            text, uuid = excerpt(each.text, request.query), bytes.fromhex(each.uuid)
+            found.append(
+                b.FoundText(name, id_, each.kind.value, uuid, each.sequence, each.at, text, by)
             )
-            for each in result.found[:limit]
-            if each.conversation in streams
-        ]
         has_more = len(result.found) > limit and request.offset + limit <= OFFSET_MAX
         return write_body(
             b.ChatSearchAnswer(found, has_more, result.is_indexing, result.has_left_out)
+        )
+
+    def _histories(self) -> tuple[dict[bytes, Peer], dict[bytes, GroupTask]]:
+        """The peers and the groups that have a history here, by the names of its streams."""
+        book = self._outbox.context.book
+        known = [book.by_public(each) for each in self._conversations]
+        peers = [each for each in known if each is not None and each.is_contact]
+        return (
+            {conversation_stream(each.public): each for each in peers},
+            {group_stream(each.group): each for each in self._groups},
         )
 
     async def _chats(self, body: bytes) -> bytes:

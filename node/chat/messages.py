@@ -216,7 +216,8 @@ class ChatSearchRequest(msgspec.Struct):
 
 class FoundText(msgspec.Struct):
     """A message that was found: record `sequence` of the stream of the conversation with `peer`,
-    at `at` (ms), with the part of its text around the words."""
+    at `at` (ms), with the part of its text around the words. In a group, whose name is then in
+    `peer`, `by` is the name of its author, if that is another member."""
 
     peer: str
     id: str
@@ -225,6 +226,7 @@ class FoundText(msgspec.Struct):
     sequence: int
     at: int
     text: str
+    by: str = ""
 
 
 class ChatSearchAnswer(msgspec.Struct):

@@ -15,7 +15,7 @@ import msgspec
 
 from millpond.actors.errors import NotAllowed, UnknownStream
 from millpond.node.chat.local_stream import LocalStream
-from millpond.node.chat.records import Record, Unreadable, conversation_stream, decode_record
+from millpond.node.chat.records import Record, Unreadable, decode_record
 
 if TYPE_CHECKING:
     from millpond.node.chat.search_index import FoundMessage, SearchIndex
@@ -86,13 +86,13 @@ class Search:
     async def find(
         self,
         query: str,
-        peers: Sequence[bytes],
+        streams: Sequence[bytes],
         only: bytes | None,
         limit: int,
         offset: int,
     ) -> SearchResult:
-        """Messages with the words of a query, in the conversations with `peers` (public keys), or
-        with `only` one of them.
+        """Messages with the words of a query, in the histories with the names `streams`, or in
+        `only` one of them.
 
         Raises NotAllowed if this SQLite cannot search, and the errors of the streams.
         """
@@ -104,12 +104,11 @@ class Search:
                 raise NotAllowed("the SQLite of this Python has no FTS5") from error
             self._used_at = self._now()
             until = self._tick() + INDEXED_S
-            is_gone = not self._ranges.keys() <= {conversation_stream(each) for each in peers}
+            is_gone = not self._ranges.keys() <= set(streams)
             if is_gone or self.text_bytes > GROWTH * self._text_bytes_max:
                 await self._begin_anew()
-            is_done = await self._update(peers if only is None else [only], until)
-            conversation = None if only is None else conversation_stream(only)
-            work = partial(self._index.find, query, conversation, limit, offset)
+            is_done = await self._update(streams if only is None else [only], until)
+            work = partial(self._index.find, query, only, limit, offset)
             found = await anyio.to_thread.run_sync(work)
             return SearchResult(found, not is_done, self._has_left_out)
 
@@ -130,12 +129,12 @@ class Search:
         self._drop()
         self._index = await anyio.to_thread.run_sync(_new_index)
 
-    async def _update(self, peers: Sequence[bytes], until: float) -> bool:
+    async def _update(self, streams: Sequence[bytes], until: float) -> bool:
         """Index what is new of conversations, then what is older, the newest of all of them first;
         False: time is up, or the index was begun anew."""
         older: list[tuple[LocalStream, IndexedRange, int]] = []
-        for public in peers:
-            stream = self._open_stream(conversation_stream(public))
+        for name in streams:
+            stream = self._open_stream(name)
             try:
                 description = await stream.describe()
             except UnknownStream:

@@ -23,16 +23,16 @@ EXCERPT_CHARS, EXCERPT_BEFORE = 200, 60
 
 _SCHEMA = """
 CREATE TABLE texts (
-    id INTEGER PRIMARY KEY, conversation BLOB NOT NULL, kind TEXT NOT NULL, uuid TEXT NOT NULL,
-    sequence INTEGER NOT NULL, at INTEGER NOT NULL, text TEXT NOT NULL,
+    id INTEGER PRIMARY KEY, conversation BLOB NOT NULL, kind TEXT NOT NULL, author TEXT NOT NULL,
+    uuid TEXT NOT NULL, sequence INTEGER NOT NULL, at INTEGER NOT NULL, text TEXT NOT NULL,
     is_deleted INTEGER NOT NULL, line TEXT, n INTEGER, edited INTEGER);
-CREATE UNIQUE INDEX by_uuid ON texts (conversation, kind, uuid);
+CREATE UNIQUE INDEX by_uuid ON texts (conversation, kind, author, uuid);
 CREATE INDEX by_time ON texts (at);
 CREATE VIRTUAL TABLE words USING fts5(
     text, content='', tokenize='unicode61 remove_diacritics 2', prefix='2 3');
 """
 _FOUND = """
-SELECT conversation, kind, uuid, sequence, at, text FROM texts
+SELECT conversation, kind, author, uuid, sequence, at, text FROM texts
 WHERE {condition} AND (? IS NULL OR conversation = ?)
 ORDER BY at DESC, id DESC LIMIT ? OFFSET ?
 """
@@ -46,10 +46,12 @@ _MARK = re.compile("[\u0300-\u0331]")
 
 
 class FoundMessage(msgspec.Struct, frozen=True):
-    """A message that was found: record `sequence` of a conversation, with its text."""
+    """A message that was found: record `sequence` of a conversation, with its text. `author`: the
+    peer id of the member that wrote it, in a group."""
 
     conversation: bytes
     kind: Kind
+    author: str
     uuid: str
     sequence: int
     at: int
@@ -77,7 +79,7 @@ class SearchIndex:
         """Raises sqlite3.OperationalError if this SQLite has no FTS5."""
         self.text_bytes = 0
         """The bytes of texts, also of changes of messages that are not here."""
-        self._changes: dict[tuple[bytes, Kind, str], _Change] = {}
+        self._changes: dict[tuple[bytes, Kind, str, str], _Change] = {}
         self._db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         self._db.executescript(_SCHEMA)
 
@@ -113,7 +115,7 @@ class SearchIndex:
         return [FoundMessage(row[0], Kind(row[1]), *row[2:]) for row in rows]
 
     def _add(self, conversation: bytes, sequence: int, record: Record) -> None:
-        change = self._changes.pop((conversation, record.kind, record.uuid), None)
+        change = self._changes.pop((conversation, record.kind, record.by, record.uuid), None)
         text: str | None = record.text
         if change is not None:
             text = change.text
@@ -121,8 +123,9 @@ class SearchIndex:
         if text is None:
             return
         order = (None, None, None) if change is None else tuple(change.order)
-        row = (conversation, record.kind.value, record.uuid, sequence, record.at, text, 0, *order)
-        insert = "INSERT OR IGNORE INTO texts VALUES (NULL, ?,?,?,?,?,?,?,?,?,?)"
+        name = (conversation, record.kind.value, record.by, record.uuid)
+        row = (*name, sequence, record.at, text, 0, *order)
+        insert = "INSERT OR IGNORE INTO texts VALUES (NULL, ?,?,?,?,?,?,?,?,?,?,?)"
         done = self._db.execute(insert, row)
         if done.rowcount:
             words = (done.lastrowid, _spaced(text))
@@ -137,8 +140,8 @@ class SearchIndex:
         change = _Change(text, ChangeOrder.of(record, sequence))
         found = self._db.execute(
             "SELECT id, text, is_deleted, line, n, edited FROM texts"
-            " WHERE conversation = ? AND kind = ? AND uuid = ?",
-            (conversation, record.kind.value, record.about),
+            " WHERE conversation = ? AND kind = ? AND author = ? AND uuid = ?",
+            (conversation, record.kind.value, record.by, record.about),
         ).fetchone()
         if found is not None:
             row, before, is_deleted, line, n, edited = found
@@ -147,7 +150,7 @@ class SearchIndex:
             if change.is_later(last if is_changed else None):
                 self._replace(row, before, change)
             return
-        key = (conversation, record.kind, record.about)
+        key = (conversation, record.kind, record.by, record.about)
         known = self._changes.get(key)
         if change.is_later(known) and len(self._changes) < CHANGES_MAX:
             self._changes[key] = change

@@ -86,7 +86,7 @@ def add_parser(subparsers: Any) -> None:
         "--with",
         dest="only",
         metavar="PEER",
-        help="with `search`: only the conversation with this peer",
+        help="with `search`: only the conversation with this peer, or this group",
     )
     parser.add_argument("--web", action="store_true", help="print a link to the chat page")
     parser.add_argument("--open", action="store_true", help="with --web: open it in the browser")

@@ -36,7 +36,7 @@ async def run(args: argparse.Namespace) -> int:
                 answer = await client.search(" ".join(args.words), args.only, len(found))
                 found += answer.found
         except UnknownPeer as error:
-            raise Failure(f"there is no peer {args.only!r}", ExitCode.NOT_FOUND) from error
+            raise Failure(f"there is no peer or group {args.only!r}", ExitCode.NOT_FOUND) from error
         except Malformed as error:
             raise Failure(f"this node does not search: {error}") from error
         except NotAllowed as error:
@@ -52,6 +52,7 @@ async def run(args: argparse.Namespace) -> int:
                     "sequence": each.sequence,
                     "at": each.at,
                     "text": each.text,
+                    **({"by": each.by} if each.by else {}),
                 }
             )
         else:
@@ -67,6 +68,7 @@ def found_line(found: FoundText) -> str:
     moment = local_time(found.at)
     day = f"{moment:%Y-%m-%d %H:%M}" if moment else "----------"
     who = f"you to {found.peer}" if found.kind == "out" else found.peer
+    who = f"{found.by} in {found.peer}" if found.by else who
     return f"{day}  {clean(who)}: {clean(found.text)}"
 
 

@@ -47,8 +47,9 @@ export function showSearch(home, onFound) {
   query.focus();
 }
 
-function entry({ peer, id, kind, sequence, at, text }, onFound) {
-  const author = kind === "out" ? `You to ${peer}` : peer;
+function entry({ peer, by, id, kind, sequence, at, text }, onFound) {
+  const writer = by ? `${by} in ${peer}` : peer;
+  const author = kind === "out" ? `You to ${peer}` : writer;
   const button = make(
     "button",
     { type: "button" },

@@ -131,6 +131,24 @@ def test_nobody_changes_what_another_one_said() -> None:
     assert texts(index, "original") == ["original"]
 
 
+def test_a_member_of_a_group_changes_its_own_messages_alone() -> None:
+    def wrote(by: str, n: int, text: str, action: str = "") -> Record:
+        uuid, about = f"{n:032x}", f"{1:032x}" if action else ""
+        return Record(
+            1, Kind.IN, n, uuid, text, n=n, line="b" * 8, action=action, about=about, by=by
+        )
+
+    index = index_of(
+        wrote("bob", 1, "original of bob"),
+        wrote("carol", 1, "original of carol"),
+        wrote("carol", 2, "edited by carol", "edit"),
+        wrote("eve", 3, "edited by eve", "edit"),
+    )
+    found = {each.author: each.text for each in index.find("by", None, 9)}
+    assert found == {"carol": "edited by carol"}
+    assert texts(index, "original") == ["original of bob"]
+
+
 def test_so_many_changes_of_unknown_messages_are_kept() -> None:
     index = SearchIndex()
     changes = (came(n, "x", "edit", 10**6 + n) for n in range(CHANGES_MAX + 5))
@@ -213,7 +231,7 @@ async def test_a_long_history_is_indexed_in_steps_and_up_to_a_limit(
         slow = Search(services._local_stream, lambda: now, tick=tick)
         steps = 0
         while True:
-            result = await slow.find("text", [bob.public], None, 200, 0)
+            result = await slow.find("text", [conversation_stream(bob.public)], None, 200, 0)
             steps += 1
             if not result.is_indexing:
                 break
@@ -228,7 +246,7 @@ async def test_a_long_history_is_indexed_in_steps_and_up_to_a_limit(
         await slow.drop_idle()
         assert not slow.text_bytes
         small = Search(services._local_stream, lambda: now, text_bytes_max=100)
-        result = await small.find("text", [bob.public], None, 200, 0)
+        result = await small.find("text", [conversation_stream(bob.public)], None, 200, 0)
         assert (result.has_left_out, result.is_indexing) == (True, False)
         assert 10 < len(result.found) < 40
         assert result.found[0].text == "text 99"
@@ -243,13 +261,13 @@ async def test_a_full_index_has_the_newest_texts_of_all_conversations(
     async with alice.node() as here:
         open_stream = here.peer_services._local_stream
         small = Search(open_stream, lambda: 0.0, text_bytes_max=100)
-        peers = [bob.public, carol.public]
-        for peer, first in zip(peers, (0, 1000), strict=True):
-            stream = open_stream(conversation_stream(peer))
+        streams = [conversation_stream(each.public) for each in (bob, carol)]
+        for name, first in zip(streams, (0, 1000), strict=True):
+            stream = open_stream(name)
             await stream.create(2**26)
             records = [came(first + n, f"text {first + n}") for n in range(50)]
             await stream.append([encode_record(each) for each in records])
-        result = await small.find("text", peers, None, 200, 0)
+        result = await small.find("text", streams, None, 200, 0)
         assert result.has_left_out and result.found[0].text == "text 1049"
         newest = {each.conversation for each in result.found[:10]}
         assert newest == {conversation_stream(carol.public)}
@@ -267,7 +285,7 @@ async def test_new_messages_do_not_let_an_index_grow_for_ever(
         for round_ in range(10):
             records = [came(n, f"text {n}") for n in range(100 * round_, 100 * round_ + 30)]
             await stream.append([encode_record(each) for each in records])
-            result = await small.find("text", [bob.public], None, 200, 0)
+            result = await small.find("text", [conversation_stream(bob.public)], None, 200, 0)
             assert result.found[0].text == f"text {100 * round_ + 29}"
             assert small.text_bytes < 600
 
@@ -278,15 +296,15 @@ async def test_another_history_under_the_name_has_all_searched_anew(tmp_path: Pa
     async with alice.node() as here:
         open_stream = here.peer_services._local_stream
         search_all = Search(open_stream, lambda: 0.0)
-        peers = [bob.public, carol.public]
-        for peer in peers:
-            stream = open_stream(conversation_stream(peer))
+        streams = [conversation_stream(each.public) for each in (bob, carol)]
+        for name in streams:
+            stream = open_stream(name)
             await stream.create(2**26)
             await stream.append([encode_record(came(1, "text"))])
-        assert len((await search_all.find("text", peers, None, 9, 0)).found) == 2
+        assert len((await search_all.find("text", streams, None, 9, 0)).found) == 2
         await stream._request(m.Delete(REQUEST_ID), m.Done)
         await stream.create(2**26)
         await stream.append([encode_record(came(2, "other text"))])
-        while (result := await search_all.find("text", peers, None, 9, 0)).is_indexing:
+        while (result := await search_all.find("text", streams, None, 9, 0)).is_indexing:
             pass
         assert [each.text for each in result.found] == ["other text", "text"]

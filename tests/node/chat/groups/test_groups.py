@@ -126,6 +126,39 @@ async def test_a_removed_member_gets_nothing_more_and_is_heard_no_more(tmp_path:
         assert (await ask(b, PeerOperation.CHATS, peer="brook"))["chats"][0]["id"] == group
 
 
+async def test_messages_of_groups_are_found_with_their_authors(tmp_path: Path) -> None:
+    alice, bob = acquainted(tmp_path, "alice", "bob")
+
+    async def find(node: Node, query: str, peer: str | None = None) -> list[tuple[str, str, str]]:
+        answer = await ask(node, PeerOperation.CHAT_SEARCH, query=query, peer=peer)
+        return [(each["peer"], each["by"], each["text"]) for each in answer["found"]]
+
+    async with alice.node() as a, bob.node() as b:
+        group = await create(a, "bob")
+        await accept(b, group)
+        await until_members(2, group, a, b)
+        said = await say(a, group, "a mill at the water")
+        await until_texts(b, group, ["a mill at the water"])
+        await say(b, "alice", "water for two")
+        assert await find(b, "water") == [
+            ("alice", "", "water for two"),
+            ("pond", "alice", "a mill at the water"),
+        ]
+        assert await find(b, "water", "pond") == [("pond", "alice", "a mill at the water")]
+        assert await find(a, "water", group) == [("pond", "", "a mill at the water")]
+        await say(a, group, "a mill at the brook", action="edit", about=said["uuid"])
+        await say(b, group, "my own", action="reply", about=said["uuid"])
+        await until_texts(a, group, ["my own"])
+        first = ["a mill at the water", "a mill at the brook"]
+        await until_texts(b, group, first)
+        assert await find(b, "water", "pond") == []
+        assert await find(b, "brook") == [("pond", "alice", "a mill at the brook")]
+        await say(a, group, "", action="delete", about=said["uuid"])
+        await say(a, group, "gone", action="reply", about=said["uuid"])
+        await until_texts(b, group, [*first, "deleted a message", "gone"])
+        assert await find(b, "brook") == []
+
+
 async def test_an_invitation_can_be_refused_and_made_again(tmp_path: Path) -> None:
     alice, bob = acquainted(tmp_path, "alice", "bob")
     async with alice.node() as a, bob.node() as b:
