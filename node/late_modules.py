@@ -7,8 +7,11 @@ running node is not loaded half old and half new.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from importlib import import_module
+
+log = logging.getLogger(__name__)
 
 _STREAMS = ("millpond.node.stream_listeners",)
 _P2P = ("millpond.transports.p2p.connection",)
@@ -50,9 +53,11 @@ OF_LISTENERS = {
 
 
 def load_late_modules(listeners: Iterable[str]) -> None:
-    """Load the modules of these listeners, then those that every node has."""
-    for listener in listeners:
-        for name in OF_LISTENERS[listener]:
+    """Load the modules of these listeners, then those that every node has.
+
+    A module that cannot be loaded is logged: requests that need it fail, others are served."""
+    for name in (*(each for listener in listeners for each in OF_LISTENERS[listener]), *OF_NODE):
+        try:
             import_module(name)
-    for name in OF_NODE:
-        import_module(name)
+        except Exception:  # whatever the code of a module raises
+            log.exception("module not loaded: name=%s", name)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from millpond.node import late_modules
 
 ROOT = Path(__file__).parents[2]
 NOT_TO_BE_READY = {
@@ -44,3 +49,19 @@ def test_a_node_is_ready_without_them_and_loads_no_more_once_they_are_loaded() -
     assert "millpond.node.http.listener" in told["ready"]
     assert not set(told["ready"]) & NOT_TO_BE_READY
     assert told["later"] == []
+
+
+def test_a_module_that_cannot_be_loaded_is_logged_and_the_others_are_loaded(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    (tmp_path / "half_replaced.py").write_text("from os import no_such_name\n")
+    (tmp_path / "loaded_behind_it.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(late_modules, "OF_NODE", ("half_replaced", "loaded_behind_it"))
+    late_modules.load_late_modules(())
+    assert "loaded_behind_it" in sys.modules
+    (record,) = caplog.records
+    assert (record.levelno, record.getMessage()) == (
+        logging.ERROR,
+        "module not loaded: name=half_replaced",
+    )

@@ -17,6 +17,7 @@ from millpond.transports.io.address import parse_address as parse_address
 from millpond.transports.io.anyio_wire import HIGH_WATER_BYTES, Guard, drive, unguarded
 from millpond.transports.io.asyncio_wire import AsyncioWire, AsyncioWires
 from millpond.transports.io.interface import Listener, Session, SessionFactory
+from millpond.transports.io.session_factory import contained
 from millpond.transports.io.tls import SecureWire
 from millpond.transports.io.tls_handshake import HANDSHAKE_S, TlsAcceptor, TlsConnector
 
@@ -39,10 +40,12 @@ async def listen(
     """Accept connections at one address, each with a session of its own; port 0 is any port.
 
     Listener and connections end with `tasks` at the latest. Where a connection needs a task of its
-    own, it runs under `guard`; elsewhere the event loop reports exceptions of a session. With `tls`
-    a session is opened once the TLS handshake is done; see `TlsAcceptor`. Raises OSError, also when
+    own, it runs under `guard`; elsewhere the event loop reports exceptions of a session. A
+    connection whose session cannot be made is closed, and the listener goes on. With `tls` a
+    session is opened once the TLS handshake is done; see `TlsAcceptor`. Raises OSError, also when
     the port is taken.
     """
+    factory = contained(factory)
     acceptor = TlsAcceptor(lambda: tls) if isinstance(tls, ssl.SSLContext) else tls
     bound = await bind(host, port)
     address = format_address(*bound.getsockname()[:2])
