@@ -30,11 +30,12 @@ from millpond.actors.streams.names import stream_of
 from millpond.node.client.otel import NAME, attributes_of, context_of
 from millpond.node.client.tracing import TextHeaders, trace_of
 from millpond.node.environment import installed_version
-from millpond.node.jobs.payload import decode_job
+from millpond.node.jobs.payload import job_headers
 from millpond.transports.server.tracing import TRACE_PARENT, ConnectionSpans, NodeTracing
 
 OPEN_SPANS_MAX = 1024
-"""The most requests, and the most pushes, of a connection with a span; more of them have none."""
+"""The most requests, and the most pushes, of a connection with an open span. More requests have
+none; a further push ends the span of the oldest, which may never be answered: its lease is over."""
 
 Key = tuple[str, int]
 
@@ -97,10 +98,10 @@ class OpenTelemetryConnectionSpans(ConnectionSpans):
         before = self._pushes.pop(message.id, None)
         if before is not None:
             _fail(before, "lease over")
-        if TRACE_PARENT not in message.data or len(self._pushes) >= OPEN_SPANS_MAX:
-            return
-        carrier = decode_job(message.data).headers
-        if _is_trace(carrier):
+        carrier = _of_job(message.data)
+        if carrier and _is_trace(carrier):
+            if len(self._pushes) >= OPEN_SPANS_MAX:
+                _fail(self._pushes.pop(next(iter(self._pushes))), "not answered")
             more = {"messaging.message.id": str(message.id), "millpond.attempt": message.attempt}
             self._pushes[message.id] = self._span("push", "send", channel, carrier, more)
 
@@ -147,7 +148,9 @@ class OpenTelemetryNodeTracing(NodeTracing):
         carrier = trace_of(list(headers))
         if not _is_trace(carrier):
             return None
-        attributes = {"http.request.method": method, "url.path": path, "millpond.api": api}
+        # Exporters take UTF-8 alone, and one wrong path would cost a whole batch of spans.
+        shown = path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+        attributes = {"http.request.method": method, "url.path": shown, "millpond.api": api}
         context = context_of(carrier)
         span = self._tracer.start_span(f"{method} {api}", context, SpanKind.SERVER, attributes)
         return OpenTelemetryRequestSpan(span)
@@ -197,7 +200,7 @@ def _carriers(message: object) -> Iterator[TextHeaders]:
 
 def _of_job(data: bytes) -> TextHeaders:
     # A quick look first: most messages are no jobs with a trace.
-    return decode_job(data).headers if TRACE_PARENT in data else {}
+    return job_headers(data) if TRACE_PARENT in data else {}
 
 
 def _is_trace(carrier: TextHeaders) -> bool:

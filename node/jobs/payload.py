@@ -81,8 +81,14 @@ class _Wire(msgspec.Struct, omit_defaults=True):
     f: list[Any] | None = None
 
 
+class _WireHeaders(msgspec.Struct):
+    v: Literal[1]
+    h: Headers = {}
+
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Wire)
+_headers_decoder = msgspec.msgpack.Decoder(_WireHeaders)
 
 
 def channel_of(queue: str) -> bytes:
@@ -175,6 +181,14 @@ def decode_job(data: bytes) -> JobMessage:
     reply_to = None if wire.q is None else ReplyTo(wire.q, wire.w)
     options = (wire.r, wire.l, wire.s)
     return JobMessage(wire.p, wire.n, reply_to, wire.a, wire.h, wire.e, *options, wire.k, wire.f)
+
+
+def job_headers(data: bytes) -> Headers:
+    """The headers of a job, without its payload in memory. Never raises: other bytes have none."""
+    try:
+        return _headers_decoder.decode(data).h
+    except UNREADABLE:
+        return {}
 
 
 class JobUpdate(msgspec.Struct, frozen=True):
