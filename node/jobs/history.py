@@ -24,7 +24,7 @@ BYTES_MAX = 64 * 2**20
 WAITING_MAX = 10_000
 BATCH_MAX = 200
 BATCH_BYTES_MAX = 256 * 1024
-"""The most bytes of errors and tracebacks in one append, or one entry."""
+"""The most bytes of records in one append, if it is not of one alone."""
 WAITING_TRACEBACK_BYTES_MAX = 4 * 2**20
 """While entries with so many bytes of tracebacks wait, others go without theirs."""
 ERROR_CHARS_MAX = 2000
@@ -109,16 +109,18 @@ class History:
             except (RequestError, ConnectionLost, ChannelClosed, *UNREADABLE) as exc:
                 log.warning("%d entries of history are lost: %s", len(batch), exc)
 
-    def _batch(self) -> tuple[str, list[HistoryEntry]]:
+    def _batch(self) -> tuple[str, list[bytes]]:
+        """The next entries of one queue, as records."""
         queue = self._waiting[0][0]
-        batch: list[HistoryEntry] = []
+        batch: list[bytes] = []
         size = 0
         while self._waiting and self._waiting[0][0] == queue and len(batch) < BATCH_MAX:
-            following = self._waiting[0][1]
-            size += len(following.error.encode()) + len(following.traceback.encode())
+            record = msgspec.json.encode(self._waiting[0][1])  # six bytes for some characters
+            size += len(record)
             if batch and size > BATCH_BYTES_MAX:
                 break
-            batch.append(self._take())
+            self._take()
+            batch.append(record)
         return queue, batch
 
     def _take(self) -> HistoryEntry:
@@ -132,8 +134,7 @@ def stream_name(queue: str) -> str:
     return f"jobs/{queue}"
 
 
-async def _append(stream: Stream, batch: list[HistoryEntry]) -> None:
-    records = [msgspec.json.encode(entry) for entry in batch]
+async def _append(stream: Stream, records: list[bytes]) -> None:
     try:
         await stream.append(records)
     except UnknownStream:
