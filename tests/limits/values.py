@@ -377,6 +377,7 @@ PEERS: dict[str, Numbers] = {
     "messages of a group that wait for earlier ones, or for a record": (
         group_conversation.HELD_MAX,
         group_conversation.HELD_OF_AUTHOR_MAX,
+        group_task.HELD_OF_STRANGERS_MAX,
         reorder.GAP_WAIT_S,
         group_conversation.UNKNOWN_WAIT_S,
     ),

@@ -158,6 +158,11 @@ class GroupConversation:
         """True if messages are held."""
         return bool(self._held)
 
+    @property
+    def held_authors(self) -> Sequence[str]:
+        """The authors of the held messages, one for each."""
+        return [author for author, _ in self._held]
+
     def own_message(self, uuid: str) -> OwnGroupMessage | None:
         """A recent message of this node."""
         return self._own.get(uuid)
@@ -210,6 +215,9 @@ class GroupConversation:
         """The records of a message of another member: it is shown, or held; none if it is known, or
         refused."""
         if self.is_known(received.name) or verdict is Verdict.REFUSE:
+            return []
+        number = (received.name[0], received.text.line, received.text.n)
+        if self._hashes.get(number) == received.hash:  # so old that its uuid is forgotten
             return []
         place = self._place(received)
         if verdict is Verdict.ACCEPT and place.is_ready:
@@ -307,14 +315,17 @@ class GroupConversation:
 
     def _warnings(self, received: Received, now_ms: int) -> Iterator[Record]:
         """Notes about two messages of one author with the same number."""
-        author = received.name[0]
-        own = SeenHead(received.message.by, received.text.line, received.text.n, received.hash)
-        for head in (own, *received.message.seen):
+        author, by = received.name[0], received.message.by
+        line, n, previous = received.text.line, received.text.n, received.message.previous
+        own = [SeenHead(by, line, n, received.hash)]
+        if n > 1 and previous:  # the message before it, as other members have it
+            own.append(SeenHead(by, line, n - 1, previous))
+        for head in (*own, *received.message.seen):
             key = (peer_id(head.by), head.line, head.n)
             known = self._hashes.get(key)
             if known is None or known == head.hash or key in self._warned:
                 continue
-            if head is own:
+            if head in own:
                 text = "WARNING: has written different messages with the same number"
             else:
                 text = f"WARNING: has another message than this node by {key[0][:12]}"

@@ -81,6 +81,8 @@ ASK_S = 5.0
 """The least time between two questions to one member, and between two answers."""
 ASKED_MAX = 5
 """The most questions to a member for one message of it."""
+HELD_OF_STRANGERS_MAX = 32
+"""The most messages that are held of authors who are no members as far as is known."""
 ANNOUNCED_MAX = 1000
 ANNOUNCED_S = 86_400.0
 """Own records of so many seconds are sent again at the start."""
@@ -136,6 +138,7 @@ class GroupTask:
         self._has_held = Wakeup()
         self._asked_at: dict[bytes, float] = {}
         self._answered_at: dict[bytes, float] = {}
+        self._told_at: dict[bytes, float] = {}
         self._lacking: dict[bytes, int] = {}
         """Members that know a record or statement that is not known here, and how often each was
         asked for it."""
@@ -338,10 +341,15 @@ class GroupTask:
             conversation = await self._history.wait_conversation()
             if conversation is not known:
                 raise OutcomeUnknown("the history is read again")
+            was_member = self._takes_part(peer)
             stored = await self._store_records(conversation, payload.records)
+            is_member = was_member or self._takes_part(peer)
+            if not is_member:  # it may be one that is not known yet: it speaks for itself alone
+                payload = msgspec.structs.replace(payload, targets=())
             if self.is_joined:
                 for signed in payload.messages:
-                    await self._receive_message(conversation, signed, payload)
+                    by = None if is_member else peer
+                    await self._receive_message(conversation, signed, payload, by)
                 await self._release(conversation)
         self._announce_statements(stored)
         self._pass_on(payload)
@@ -440,15 +448,26 @@ class GroupTask:
             return f"FORK of the group: {text}, at the same time as another admin; not followed"
         return text
 
+    def _takes_part(self, key: bytes) -> bool:
+        return self.membership.status(key) in (MemberStatus.INVITED, MemberStatus.JOINED)
+
     async def _receive_message(
-        self, conversation: GroupConversation, signed: bytes, payload: GroupPayload
+        self,
+        conversation: GroupConversation,
+        signed: bytes,
+        payload: GroupPayload,
+        by_alone: bytes | None,
     ) -> None:
+        """`by_alone`: messages of other authors are refused."""
         try:
             message = read_message(signed)
         except BadRecord as error:
             log.warning("group message refused: group=%s: %s", self.id, error)
             return
         if message.by == self._own or message.group != self.group:
+            return
+        if by_alone not in (None, message.by):
+            self._outbox.context.drop("group_message", f"group={self.id} by no member")
             return
         now_ms, by = self._history.now_ms, peer_id(message.by)
         try:
@@ -472,11 +491,22 @@ class GroupTask:
             if conversation.is_known(received.name) and targets:
                 self._queue(payload, (signed,), targets)
             verdict = self._judge(received)
+            if verdict is Verdict.HOLD and not self._may_wait(conversation, message.by):
+                verdict = Verdict.REFUSE
             if verdict is Verdict.REFUSE:
                 self._outbox.context.drop("group_message", f"group={self.id} sender={by}")
             await self._history.append(
                 conversation, conversation.receive(received, verdict, now_ms)
             )
+
+    def _may_wait(self, conversation: GroupConversation, author: bytes) -> bool:
+        """True unless the author is no member, as far as is known, and many such messages wait."""
+        if self._takes_part(author):
+            return True
+        strangers = [
+            each for each in conversation.held_authors if not self._takes_part(public_key_of(each))
+        ]
+        return len(strangers) < HELD_OF_STRANGERS_MAX
 
     def _targets(self, payload: GroupPayload) -> tuple[bytes, ...]:
         if payload.hops >= HOPS_MAX:
@@ -529,8 +559,9 @@ class GroupTask:
             is_blocked_text = not is_receipt and self._is_blocked(message.by)
             if is_member and (is_receipt or is_blocked_text):
                 messages.append(signed)
-        if payload.records or messages:
-            self._queue(payload, tuple(messages), targets, payload.records)
+        records = tuple(each for each in payload.records if self.membership.has(each))
+        if records or messages:
+            self._queue(payload, tuple(messages), targets, records)
 
     def _queue(
         self,
@@ -564,7 +595,8 @@ class GroupTask:
         if payload.ask is None and not (payload.head and is_behind):
             return
         now = self._outbox.context.now()
-        if not self._is_due(self._answered_at, peer, now) and payload.ask is None:
+        times = self._told_at if payload.ask is None else self._answered_at
+        if not self._is_due(times, peer, now):
             return
         start = payload.epoch if payload.ask is None else payload.ask
         for records in _chunks(self.membership.signed_since(start)):
@@ -723,7 +755,7 @@ class GroupTask:
             return membership
         async for sequence, signed in self._members_stream.read(info.trim_point, info.tail):
             try:
-                membership.add(signed, self._outbox.context.now())
+                membership.add(signed, self._outbox.context.now(), is_stored=True)
             except BadRecord as error:
                 log.warning("group record skipped: %s sequence=%d: %s", self.id, sequence, error)
         return membership

@@ -179,12 +179,14 @@ class Membership:
 
     # Records.
 
-    def add(self, signed: bytes, now: float) -> list[tuple[GroupRecord, Added]]:
+    def add(
+        self, signed: bytes, now: float, *, is_stored: bool = False
+    ) -> list[tuple[GroupRecord, Added]]:
         """Add a signed record or statement, at `now` in seconds; gives the outcome for it, and for
         those that waited for it.
 
         Nothing for one that is known. Raises BadRecord. All that is neither WAITING nor KNOWN has
-        to be stored.
+        to be stored. `is_stored`: it is read again, and was heard of when it was written.
         """
         if signed in self._taken:
             return []
@@ -194,7 +196,8 @@ class Membership:
             signed = todo.popleft()
             try:
                 record = read_record(signed)
-                outcome = self._add(record, signed, now)
+                heard_at = min(now, record.at / 1000) if is_stored else now
+                outcome = self._add(record, signed, heard_at)
             except BadRecord:
                 if not done:
                     raise
@@ -361,6 +364,10 @@ class Membership:
     def record(self, digest: bytes) -> GroupRecord:
         """A known record of the chain."""
         return self._records[digest]
+
+    def has(self, signed: bytes) -> bool:
+        """True for the signed bytes of a record or statement that is stored."""
+        return signed in self._taken
 
     def knows(self, digest: bytes) -> bool:
         """True for the hash of a known record."""

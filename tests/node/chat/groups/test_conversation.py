@@ -72,12 +72,16 @@ class Reader:
 
 
 def said(
-    number: int, text: str = "", who: Identity = BOB, seen: tuple[SeenHead, ...] = ()
+    number: int,
+    text: str = "",
+    who: Identity = BOB,
+    seen: tuple[SeenHead, ...] = (),
+    previous: bytes = b"",
 ) -> Received:
     body = Text(LINE, number, NOW_MS, text or f"text {number}")
     uuid = number.to_bytes(8, "big") + who.public[:4] + text.encode()[:4].ljust(4, b"\0")
     message = GroupMessage(
-        1, bytes(32), 0, bytes(32), who.public, uuid, b"", seen, encode_payload(body)
+        1, bytes(32), 0, bytes(32), who.public, uuid, previous, seen, encode_payload(body)
     )
     return Received(message, body, message_hash(message), sign(message, who))
 
@@ -157,6 +161,34 @@ def test_an_author_that_tells_members_different_things_is_seen() -> None:
     reader.restart()
     reader.hear(said(3, who=CAROL, seen=(other,)))
     assert len(reader.notes) == 2
+
+
+def test_an_author_is_found_out_by_its_own_next_message() -> None:
+    reader = Reader()
+    yes, no = said(1, "yes"), said(1, "no")
+    reader.hear(yes)
+    reader.hear(said(2, previous=yes.hash))
+    assert not reader.notes
+    other = Reader()
+    other.hear(no)
+    other.hear(said(2, previous=yes.hash))
+    assert other.notes == ["WARNING: has written different messages with the same number"]
+    assert other.texts == ["no", "text 2"]
+    other.restart()
+    other.hear(said(3, previous=said(2, previous=yes.hash).hash))
+    assert len(other.notes) == 1
+
+
+def test_a_member_that_repeats_an_old_message_of_another_one_shows_nothing_twice() -> None:
+    reader = Reader()
+    old = said(1, "I agree")
+    reader.hear(old)
+    reader.wait(LIFE_MS / 1000 + 60)
+    reader.hear(said(2))  # the uuid of the first is forgotten now
+    reader.hear(old)
+    reader.restart()
+    reader.hear(old)
+    assert reader.texts == ["I agree", "text 2"] and not reader.notes
 
 
 def test_receipts_count_members_once_and_only_for_own_messages() -> None:

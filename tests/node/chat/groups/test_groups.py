@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import anyio
 import pytest
 
 from millpond.actors.errors import DataTooLarge, NotAllowed
-from millpond.node.chat.groups.group_task import TEXT_BYTES_MAX
+from millpond.node.chat.groups.group_task import HELD_OF_STRANGERS_MAX, TEXT_BYTES_MAX
 from millpond.node.chat.groups.groups import GROUPS_MAX, INVITATIONS_MAX
-from millpond.node.chat.payloads import GroupPayload, encode_payload
+from millpond.node.chat.groups.signed import GroupMessage, sign
+from millpond.node.chat.payloads import GroupPayload, Text, encode_payload
 from millpond.node.chat.records import Kind, State, conversation_stream
 from millpond.node.node import Node
 from millpond.node.outbox.messages import PeerOperation
-from millpond.node.peers.identity import public_key_of
+from millpond.node.peers.identity import Identity, public_key_of
 from tests.node.chat.chat_client import ask, say
 from tests.node.chat.groups.group_nodes import (
     accept,
@@ -274,3 +276,57 @@ async def test_a_member_that_was_not_heard_of_is_asked_who_it_is(tmp_path: Path)
         async with carol.node() as c:
             await say(b, group, "hello carol")
             await until_texts(c, group, ["hello carol"])
+
+
+async def test_one_who_is_no_member_is_passed_on_to_nobody_and_fills_no_history(
+    tmp_path: Path,
+) -> None:
+    alice, bob, carol, mallory = acquainted(tmp_path, "alice", "bob", "carol", "mallory")
+    async with alice.node() as a, bob.node() as b, carol.node() as c:
+        group = await create(a, "bob", "carol")
+        await accept(b, group)
+        await accept(c, group)
+        await until_members(3, group, a, b, c)
+        (task,) = b.peer_services.chat._groups
+        stranger = Identity.from_seed(bytes(32))
+
+        def said(who: Identity, number: int) -> bytes:
+            body = encode_payload(Text("00000001", number, 1, "spam"))
+            message = GroupMessage(
+                1, task.group, 99, bytes(32), who.public, os.urandom(16), b"", (), body
+            )
+            return sign(message, who)
+
+        known, garbage = next(iter(task.membership.signed_since(0))), b"no record"
+        payload = GroupPayload(group=task.group, records=(known, garbage), targets=(carol.public,))
+        before = len(await records(b, group))
+        await task.receive(mallory.public, payload)
+        assert not task._announcements
+        await task.receive(alice.public, payload)
+        (passed,) = task._announcements
+        assert passed.records == (known,)
+        for start in range(1, 161, 16):
+            spam = tuple(said(mallory.identity, number) for number in range(start, start + 15))
+            spam += (said(stranger, start),)
+            payload = GroupPayload(group=task.group, messages=spam)
+            await task.receive(mallory.public, payload)
+        new = (await records(b, group))[before:]
+        assert {each.kind for each in new} == {Kind.HELD}
+        assert {each.by for each in new} == {mallory.identity.id}
+        assert len(new) == HELD_OF_STRANGERS_MAX
+
+
+async def test_a_member_that_asks_on_and_on_is_answered_now_and_then(tmp_path: Path) -> None:
+    alice, bob = acquainted(tmp_path, "alice", "bob")
+    async with alice.node() as a, bob.node() as b:
+        group = await create(a, "bob")
+        await accept(b, group)
+        await until_members(2, group, a, b)
+        (task,) = a.peer_services.chat._groups
+        await task.flush()
+        task._announcements.clear()
+        task._answered_at.clear()
+        payload = GroupPayload(group=task.group, ask=0)
+        for _ in range(20):
+            task._compare(bob.public, payload)
+        assert len(task._announcements) == 1

@@ -300,6 +300,23 @@ def test_messages_of_members_alone_and_of_removed_ones_from_before() -> None:
     assert verdict(message(story, BOB), NOW_MS, NOW_S + 1) is Verdict.REFUSE
 
 
+def test_a_restart_gives_a_removed_member_no_more_time() -> None:
+    story = Story()
+    story.does(ALICE, Change.ADD, BOB)
+    story.does(BOB, Change.JOIN)
+    before = message(story, BOB)
+    story.does(ALICE, Change.REMOVE, BOB)
+
+    def read_again(now: float) -> Verdict:
+        membership = Membership(story.membership.group)
+        for each in story.signed:
+            membership.add(each, now, is_stored=True)
+        return membership.verdict(before, NOW_MS, now)
+
+    assert read_again(NOW_S + GRACE_S / 2) is Verdict.ACCEPT
+    assert read_again(NOW_S + GRACE_S + 60) is Verdict.REFUSE
+
+
 def test_ways_to_members_that_are_no_contacts() -> None:
     story = Story().joins(BOB, CAROL)
     story.does(ALICE, Change.ADMIN, BOB)
