@@ -111,7 +111,7 @@ def connect_redis(url: RedisUrl) -> RedisConnection:
             cluster = redis.RedisCluster.from_url(url.url, **settings)
             return _Connection(cluster)
         return _Connection(redis.Redis.from_url(url.url, **settings))
-    except (redis.RedisError, OSError) as error:
+    except (redis.RedisError, redis.exceptions.RedisClusterException, OSError) as error:
         raise RedisAway(str(error)) from error
     except ValueError as error:
         raise RedisConfigError(str(error)) from error
@@ -222,10 +222,17 @@ def _facts_of(server: Any) -> ServerFacts:
         raise RedisAway("it loads its data")
     if info.get("role") not in ("master", None):
         raise RedisAway("it is a replica, which takes no writes")
+    if str(info.get("maxmemory_policy", "")).startswith("allkeys-"):
+        raise RedisConfigError(
+            f"its maxmemory-policy is {info['maxmemory_policy']}, so it removes messages when it is"
+            " full: set maxmemory-policy noeviction"
+        )
     run = str(info["run_id"])
     if not int(info.get("aof_enabled", 0)):
         return ServerFacts(Durability.MEMORY, frozenset({run}), "it has no append-only file")
     sync = _setting(server, "appendfsync")
+    if sync == "always" and _setting(server, "no-appendfsync-on-rewrite") == "yes":
+        return ServerFacts(Durability.OS, frozenset({run}), "no-appendfsync-on-rewrite yes")
     if sync == "always":
         return ServerFacts(Durability.DISK, frozenset({run}), "appendfsync always")
     reason = f"appendfsync {sync}" if sync else "it does not tell its appendfsync"
@@ -251,7 +258,7 @@ class _errors_as_away:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        from redis import RedisError
+        from redis.exceptions import RedisClusterException, RedisError
 
-        if isinstance(error, RedisError | OSError):
+        if isinstance(error, RedisError | RedisClusterException | OSError):
             raise RedisAway(str(error)) from error

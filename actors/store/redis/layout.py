@@ -70,16 +70,26 @@ SEQUENCE_MAX = 2**64 - 1
 APPLIED, DROPPED, OUT_OF_ORDER, FENCED = 1, 2, 0, -1
 """The answers of a write. DROPPED: applied, and the partition is empty. OUT_OF_ORDER: the write
 before it is not there, so nothing of this one is. FENCED: another process owns the prefix."""
+NEW = -1
+"""In place of the lsn of the write before: the partition is new. Keys that a former owner left
+without a name are removed."""
 
 _WRITE = """
 local meta = KEYS[1]
 local kept = redis.call('HMGET', meta, 'epoch', 'lsn')
 local epoch, lsn = kept[1], kept[2]
+local function is_empty()
+  if ARGV[5] == 'queue' then
+    return redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[5]) == 0
+  end
+  return ARGV[6] == '1' and redis.call('EXISTS', KEYS[7], KEYS[9]) == 0
+end
 if epoch and tonumber(epoch) > tonumber(ARGV[1]) then return -1 end
-if epoch == ARGV[1] then
-  if tonumber(lsn) >= tonumber(ARGV[2]) then return 1 end
-  if ARGV[3] ~= '0' and lsn ~= ARGV[3] then return 0 end
-elseif ARGV[3] ~= '0' then return 0 end
+if epoch == ARGV[1] and tonumber(lsn) >= tonumber(ARGV[2]) then
+  return lsn == ARGV[2] and is_empty() and 2 or 1
+end
+if ARGV[3] == '-1' then redis.call('DEL', unpack(KEYS, 2))
+elseif epoch ~= ARGV[1] or lsn ~= ARGV[3] then return 0 end
 local at = tonumber(ARGV[4])
 while at < #ARGV do
   local what, behind = ARGV[at], at + 2 + tonumber(ARGV[at + 1])
@@ -124,16 +134,11 @@ while at < #ARGV do
   end
   at = behind
 end
-local is_empty
-if ARGV[5] == 'queue' then
-  is_empty = redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[5]) == 0
-else
-  is_empty = ARGV[6] == '1' and redis.call('EXISTS', KEYS[7], KEYS[9]) == 0
-end
-if is_empty then redis.call('DEL', unpack(KEYS, 2)) end
+local is_dropped = is_empty()
+if is_dropped then redis.call('DEL', unpack(KEYS, 2)) end
 redis.call('HSET', meta, 'kind', ARGV[5], 'epoch', ARGV[1], 'lsn', ARGV[2],
   unpack(ARGV, 7, tonumber(ARGV[4]) - 1))
-return is_empty and 2 or 1
+return is_dropped and 2 or 1
 """
 
 WRITE_SCRIPT = "#!lua\n" + _WRITE
@@ -148,12 +153,15 @@ return redis.call('DEL', KEYS[1])
 """Remove the meta of a partition that this write has emptied."""
 CLAIM_SCRIPT = """#!lua flags=allow-oom
 local epoch = redis.call('HGET', KEYS[1], 'epoch')
-if not epoch then return false end
-if tonumber(epoch) > tonumber(ARGV[1]) then return -1 end
+if epoch and tonumber(epoch) > tonumber(ARGV[1]) then return -1 end
 redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'lsn', '0')
-return redis.call('HGETALL', KEYS[1])
+return epoch and redis.call('HGETALL', KEYS[1])
 """
-"""Take a partition over: the epoch of the new owner; gives its meta."""
+"""Take a partition over: the epoch of the new owner; gives its meta (false: there was none)."""
+EPOCH_SCRIPT = """#!lua flags=allow-oom
+return redis.call('INCR', KEYS[1])
+"""
+"""The epoch of a new owner."""
 RENEW_SCRIPT = """#!lua flags=allow-oom
 local owner = redis.call('GET', KEYS[1])
 if owner and owner ~= ARGV[1] then return 0 end
@@ -241,7 +249,8 @@ def write_arguments(
     is_new: bool,
 ) -> list[str | bytes]:
     """The arguments of the script for a write, with the `meta` after it. `before` is the lsn of the
-    write that it follows (0: of none). `is_new`: of a log no record was ever there."""
+    write that it follows (0: the last one of former owners; NEW: none). `is_new`: of a log no
+    record was ever there."""
     head = (epoch, str(lsn), str(before), str(7 + len(meta)), kind.name.lower())
     arguments: list[str | bytes] = [*head, "1" if is_new else "0", *meta]
     for change in changes:

@@ -4,11 +4,13 @@ The way of a change: `write` numbers it and gives it to the thread, which sends 
 one go and reports the answers in order. A write is one call of a script (`layout.py`), so it is
 there whole or not at all, and done once however often it is sent. It says which write of its
 partition comes before it: after one that Redis refused, none of those that were built upon it is
-done, and the cell is built anew, as after a failure of a disk.
+done, and the cell is built anew, as after a failure of a disk. The name of a new partition is in
+the set of all names before its first write is sent.
 
-When Redis is away, writes that were sent wait for it, because their outcome is known only then.
-New ones that a client waits for are refused, and reads fail. After `away_s`, or when Redis was
-started anew, the node ends (StoreLost): nobody knows whether what it has told is still stored.
+When Redis is away, the thread keeps writes until it is back, because their outcome is known only
+then. New ones that a client waits for are refused, and reads fail. After `away_s`, when Redis was
+started anew, or when a write is missing there, the node ends (StoreLost): nobody knows whether what
+it has told is still stored.
 
 One process owns a prefix: `owner` is renewed, and each write has the `epoch` of its owner, so an
 owner that was paused for long does no harm. A connection and its keys are the whole state: the
@@ -18,6 +20,7 @@ index has counts and bounds, and no content.
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -65,10 +68,13 @@ from millpond.actors.store.redis.layout import (
     APPLIED,
     CLAIM_SCRIPT,
     DROPPED,
+    EPOCH_SCRIPT,
     FENCED,
     FORGET_SCRIPT,
     FREEING_WRITE_SCRIPT,
     META,
+    NEW,
+    OUT_OF_ORDER,
     RELEASE_SCRIPT,
     RENEW_SCRIPT,
     WRITE_SCRIPT,
@@ -88,6 +94,8 @@ BATCH_WRITES = 1000
 PENDING_BYTES_MAX = 64 * 2**20
 """Above it, writes that a client waits for are refused: Redis is behind."""
 CLAIM_BATCH = 1000
+CLOSE_S = 10.0
+CLOSE_TRIES = 10
 FOREVER = 2.0**53
 
 
@@ -103,9 +111,9 @@ class RedisSettings(msgspec.Struct, frozen=True):
 class Entry:
     """A partition by name: its counts and bounds with the writes on their way.
 
-    `chain` is the lsn of the write that the next one follows (0: it follows none of this run),
-    `applied` that of the last one that Redis has. Redis refused a write, so those after it up to
-    `broken_until` are not there either.
+    `chain` is the lsn of the write that the next one follows (0: it follows none of this run; NEW:
+    of none at all), `applied` that of the last one that Redis has. Redis refused a write, so those
+    after it up to `broken_until` are not there either.
     """
 
     __slots__ = (
@@ -125,9 +133,12 @@ class Entry:
         "mode",
         "name",
         "paths",
+        "refusal",
     )
 
-    def __init__(self, name: bytes, kind: PartitionKind, paths: PartitionKeys) -> None:
+    def __init__(
+        self, name: bytes, kind: PartitionKind, paths: PartitionKeys, chain: int = 0
+    ) -> None:
         self.name = name
         self.kind = kind
         self.paths = paths
@@ -140,9 +151,12 @@ class Entry:
         self.bounds = LogBounds()
         self.fault: Fault | None = None
         self.in_flight = 0
-        self.chain = self.applied = self.broken_until = 0
+        self.chain = self.applied = chain
+        self.broken_until = 0
         self.is_empty = False
         """The last write that was answered left nothing."""
+        self.refusal: RedisRefused | None = None
+        """The reason why its name is not stored, and nothing of it; of the thread."""
 
     def meta(self) -> list[str]:
         """The fields of the meta, besides those that the script sets."""
@@ -190,9 +204,27 @@ class Entry:
     def usage(self) -> PartitionUsage:
         return PartitionUsage(self.messages, self.bytes, self.messages + self.keys, self.mode)
 
+    @property
+    def state(self) -> State:
+        """Its counts and bounds, with the writes on their way."""
+        return State(self.messages, self.bytes, self.keys, self.mode, self.bounds)
+
+
+class State(NamedTuple):
+    """The counts and bounds of a partition at some time."""
+
+    messages: int
+    bytes: int
+    keys: int
+    mode: Mode | None
+    bounds: LogBounds
+
+
+_NOTHING = State(0, 0, 0, None, LogBounds())
+
 
 class Write(NamedTuple):
-    """A write on its way. `before` are the bounds of its log before it."""
+    """A write on its way. `before` is the state of its partition before it."""
 
     entry: Entry
     lsn: int
@@ -200,7 +232,7 @@ class Write(NamedTuple):
     command: Command
     size: int
     commit: Commit | None
-    before: LogBounds
+    before: State
 
 
 class Read(NamedTuple):
@@ -210,19 +242,26 @@ class Read(NamedTuple):
     done: Callable[[Any], None]
 
 
-class Upkeep(NamedTuple):
-    """Commands about names of partitions; what fails of them, the next start does."""
+class Naming(NamedTuple):
+    """A new partition, whose name has to be stored before its first write."""
 
+    entry: Entry
+
+
+class Forgetting(NamedTuple):
+    """Commands that remove a partition without content; what fails of them, a later start does."""
+
+    name: bytes
     commands: Sequence[Command]
 
 
-Item = Write | Read | Upkeep
+Item = Write | Read | Naming | Forgetting
 
 
 class Outcome(NamedTuple):
-    """The results of the first items; `error` is why there are no more of them."""
+    """The items that are done, with their answers; `error` is why others are not."""
 
-    results: list[Any]
+    answers: list[tuple[Item, Any]]
     error: str = ""
     lost: StoreLost | None = None
 
@@ -257,17 +296,20 @@ class RedisStore:
         self._entries: dict[bytes, Entry] = {}
         self._lsn = 0
         self._pending_bytes = 0
-        self._stalled: deque[Item] | None = None
-        """Items that were sent and wait for Redis to be back; None: it is there."""
-        self._held: deque[Item] = deque()
-        """Items that came since then."""
+        self._is_stalled = False
+        """Redis is away, as far as the loop's thread knows."""
         self._away_since = 0.0
         self.lost: StoreLost | None = None
         """The reason why the node has to end."""
         self._is_ended = False
         # Of the thread:
-        self._is_away = False
-        self._renewed_at = 0.0
+        self._unsent: deque[Item] = deque()
+        """Items that wait for Redis, or for its answer, in order."""
+        self._away = ""
+        """The error for which Redis is held to be away; empty: it is there."""
+        self._tried_at = self._renewed_at = 0.0
+        self._is_over = False
+        """Nothing more is sent: the store is lost."""
 
     # Start and end.
 
@@ -303,6 +345,7 @@ class RedisStore:
         self._write, self._free = script(WRITE_SCRIPT), script(FREEING_WRITE_SCRIPT)
         self._claim, self._forget = script(CLAIM_SCRIPT), script(FORGET_SCRIPT)
         self._renew, self._release = script(RENEW_SCRIPT), script(RELEASE_SCRIPT)
+        self._next_epoch = script(EPOCH_SCRIPT)
 
     def _own(self) -> None:
         """Become the owner of the prefix. Raises StoreLost, RedisAway."""
@@ -313,7 +356,10 @@ class RedisStore:
                 f"{self.url.shown} belongs to a node that runs ({other}); when that was killed, it"
                 f" is free {self._settings.lease_s:g} s later"
             )
-        (epoch,) = self.connection.run([("INCR", f"{self.url.prefix}:epoch")])
+        command = ("EVALSHA", self._next_epoch, 1, f"{self.url.prefix}:epoch")
+        (epoch,) = self.connection.run([command])
+        if isinstance(epoch, RedisRefused):
+            raise RedisAway(str(epoch))
         self._epoch = str(epoch)
 
     def _renewed(self) -> bool:
@@ -341,10 +387,14 @@ class RedisStore:
             raise RedisAway(str(reply))
         if reply == FENCED:
             raise StoreLost("another process has taken the prefix")
-        if not reply:  # its meta was removed, and the process ended before its name was
-            self.connection.run([("SREM", f"{self.url.prefix}:partitions", name)])
+        if not reply:
+            # An owner stored the name and ended, or is paused and will write. Its write is refused,
+            # because the partition has an epoch now.
             return
         meta = dict(zip(reply[::2], reply[1::2], strict=True))
+        if b"kind" not in meta:  # the same, and there was another owner since
+            self.connection.run(self._forget_commands(name, paths, 0))
+            return
         if b"messages" not in meta:
             raise RedisConfigError(f"the keys of {name!r} are not those of this version")
         kind = PartitionKind[meta[b"kind"].decode().upper()]
@@ -359,9 +409,13 @@ class RedisStore:
             self.usage.keys += entry.keys
 
     def save_facts(self, facts: dict[str, int]) -> None:
-        """Store facts of the node, such as its instance; only right after `open`."""
+        """Store facts of the node, such as its instance; only right after `open`. Raises RedisAway,
+        RedisRefused."""
         key = f"{self.url.prefix}:facts"
-        self.connection.run([("HSET", key, name, value) for name, value in facts.items()])
+        replies = self.connection.run([("HSET", key, *each) for each in facts.items()])
+        for reply in replies:
+            if isinstance(reply, RedisRefused):
+                raise reply
         self.facts.update(facts)
 
     def end(self) -> None:
@@ -371,15 +425,27 @@ class RedisStore:
             self._worker.end()
 
     def close(self) -> None:
-        """Everything written is in Redis when this returns, if Redis takes it."""
+        """Everything written is in Redis when this returns, if Redis is there within 10 s."""
         self.end()
         self._worker.close()
+        self._finish()
         try:
             key = f"{self.url.prefix}:owner"
             self.connection.run([("EVALSHA", self._release, 1, key, self._owner)])
         except RedisAway as error:
             log.warning("store not released: error=%s", error)
         self.connection.close()
+
+    def _finish(self) -> None:
+        """Do what is not done yet; the thread has ended."""
+        began = self.environment.now()
+        for _ in range(CLOSE_TRIES):
+            if not self._unsent or self._is_over or self.environment.now() - began > CLOSE_S:
+                break
+            if self._run([]).error:
+                time.sleep(self._settings.retry_s)
+        if self._unsent:
+            log.warning("store closed with writes that are not stored: items=%d", len(self._unsent))
 
     # The interface.
 
@@ -402,16 +468,16 @@ class RedisStore:
 
     def write(self, name: bytes, changes: Sequence[Change]) -> Commit | None:
         is_awaited = not all(map(is_unawaited, changes))
-        if is_awaited and (self._stalled is not None or self._pending_bytes > PENDING_BYTES_MAX):
+        if is_awaited and (self._is_stalled or self._pending_bytes > PENDING_BYTES_MAX):
             return refused()
         if self.cipher is not None and self.cipher.covers(name):
             changes = encrypted_changes(self.cipher, name, changes)
         entry = self._entries.get(name)
         if entry is None:
             paths = PartitionKeys(self.url.prefix, name)
-            entry = self._entries[name] = Entry(name, kind_of(changes[0]), paths)
-            self._submit(Upkeep([("SADD", f"{self.url.prefix}:partitions", name)]))
-        before = entry.bounds
+            entry = self._entries[name] = Entry(name, kind_of(changes[0]), paths, NEW)
+            self._worker.submit(Naming(entry))
+        before = entry.state
         count_usage(entry, changes, self.usage, 1)
         entry.expect(changes)
         self._lsn += 1
@@ -420,7 +486,7 @@ class RedisStore:
         entry.chain = self._lsn
         entry.in_flight += 1
         self._pending_bytes += size
-        self._submit(Write(entry, self._lsn, changes, command, size, commit, before))
+        self._worker.submit(Write(entry, self._lsn, changes, command, size, commit, before))
         return commit
 
     def _command(
@@ -479,53 +545,118 @@ class RedisStore:
         return answer
 
     def _submit_read(self, read: Callable[[RedisConnection], Any], answer: Deferred[Any]) -> None:
-        if self._stalled is not None:
+        if self._is_stalled:
             answer.finish(Fault.UNREADABLE)
         else:
-            self._submit(Read(read, answer.finish))
-
-    def _submit(self, item: Item) -> None:
-        if self._stalled is not None:
-            self._held.append(item)
-        else:
-            self._worker.submit(item)
+            self._worker.submit(Read(read, answer.finish))
 
     # In the thread.
 
     def _idle_s(self) -> float | None:
-        return self._settings.retry_s if self._is_away else self._settings.lease_s / 3
+        return self._settings.retry_s if self._away else self._settings.lease_s / 3
 
     def _run(self, items: list[Item]) -> Outcome:
-        """Work on items in order, writes that follow one another in one go.
-
-        After an error nothing more is sent until the thread was idle: by then the loop's thread
-        knows of it, and sends all again in the old order.
-        """
-        results: list[Any] = []
-        if self._is_away and items:
-            return Outcome(results, "see before")
+        """Work on items in order, writes that follow one another in one go. After an error all that
+        is not done waits until Redis is asked again."""
+        self._unsent += items
+        answers: list[tuple[Item, Any]] = []
+        if self._is_over:
+            return Outcome(answers)
+        now = self.environment.now()
+        if self._away and items and now - self._tried_at < self._settings.retry_s:
+            return Outcome(self._failed_reads(), self._away)
         try:
             self._renew_if_due()
-            self._is_away = False
-            while len(results) < len(items):
-                item = items[len(results)]
-                if isinstance(item, Read):
-                    results.append(self._read_one(item))
-                else:
-                    results += self._send(items, len(results))
+            self._away = ""
+            while self._unsent:
+                self._work(answers)
         except RedisAway as error:
-            self._is_away = True
-            return Outcome(results, str(error) or type(error).__name__)
+            self._away, self._tried_at = str(error) or type(error).__name__, now
+            return Outcome(answers + self._failed_reads(), self._away)
         except StoreLost as error:
-            return Outcome(results, str(error), error)
-        return Outcome(results)
+            self._is_over = True
+            return Outcome(answers, str(error), error)
+        return Outcome(answers)
+
+    def _failed_reads(self) -> list[tuple[Item, Any]]:
+        reads = [each for each in self._unsent if isinstance(each, Read)]
+        if reads:
+            self._unsent = deque(each for each in self._unsent if not isinstance(each, Read))
+        return [(each, Fault.UNREADABLE) for each in reads]
 
     def _renew_if_due(self) -> None:
-        if self._is_away and self.connection.facts().runs != self.server.runs:
+        if self._away and self.connection.facts().runs != self.server.runs:
             raise StoreLost("Redis was started anew, or another server took its place")
         is_due = self.environment.now() - self._renewed_at >= self._settings.lease_s / 3
-        if (is_due or self._is_away) and not self._renewed():
+        if (is_due or self._away) and not self._renewed():
             raise StoreLost(f"another process owns {self.url.shown}")
+
+    def _work(self, answers: list[tuple[Item, Any]]) -> None:
+        """Do the first items that wait, as many as go together."""
+        unsent = self._unsent
+        first = unsent[0]
+        if isinstance(first, Read):
+            answers.append((first, self._read_one(first)))
+            unsent.popleft()
+            return
+        batch = self._batch()
+        self._name([each.entry for each in batch if isinstance(each, Naming)])
+        sent = [self._commands(item) for item in batch]
+        commands = [command for some in sent for command in some]
+        replies = iter(self.connection.run(commands)) if commands else iter(())
+        for item, some in zip(batch, sent, strict=True):
+            found = [next(replies) for _ in some]
+            refusal = None if isinstance(item, Read | Forgetting) else item.entry.refusal
+            answers.append((item, found[-1] if found else refusal))
+            unsent.popleft()
+
+    def _batch(self) -> list[Item]:
+        """The first items that are no reads, and may go in one pipeline after all names of theirs
+        are stored."""
+        batch: list[Item] = []
+        forgotten: set[bytes] = set()
+        size = 0
+        for item in self._unsent:
+            if isinstance(item, Read) or size > BATCH_BYTES or len(batch) >= BATCH_WRITES:
+                break
+            match item:
+                case Write():
+                    size += item.size
+                case Forgetting(name=name):
+                    forgotten.add(name)
+                case Naming(entry=entry):
+                    if entry.name in forgotten:
+                        break
+            batch.append(item)
+        return batch
+
+    def _name(self, entries: Sequence[Entry]) -> None:
+        """Store the names of new partitions. Raises StoreLost.
+
+        The epoch is read after that: a later owner, who has raised it before, may not have seen the
+        names, and one who raises it after this finds them, and refuses late writes of theirs."""
+        if not entries:
+            return
+        prefix = self.url.prefix
+        names = [each.name for each in entries]
+        stored, epoch = self.connection.run(
+            [("SADD", f"{prefix}:partitions", *names), ("GET", f"{prefix}:epoch")]
+        )
+        if isinstance(epoch, RedisRefused):
+            raise RedisAway(str(epoch))
+        if epoch is None or epoch.decode() != self._epoch:
+            raise StoreLost(f"another process owns {self.url.shown}, or its keys were removed")
+        for each in entries:
+            each.refusal = stored if isinstance(stored, RedisRefused) else None
+
+    def _commands(self, item: Item) -> Sequence[Command]:
+        match item:
+            case Write() if item.entry.refusal is None:
+                return (item.command,)
+            case Forgetting(commands=commands):
+                return commands
+            case _:
+                return ()
 
     def _read_one(self, item: Read) -> Any:
         try:
@@ -534,40 +665,27 @@ class RedisStore:
             log.error("stored value not understood: error=%s", error)
             return Fault.DAMAGED
 
-    def _send(self, items: list[Item], at: int) -> list[Any]:
-        """The replies of writes and commands from `at` on, as many as go together."""
-        commands: list[Command] = []
-        sizes: list[int] = []
-        size = 0
-        for item in items[at:]:
-            if isinstance(item, Read) or size > BATCH_BYTES or len(sizes) >= BATCH_WRITES:
-                break
-            some = [item.command] if isinstance(item, Write) else item.commands
-            commands += some
-            sizes.append(len(some))
-            size += item.size if isinstance(item, Write) else 0
-        replies = iter(self.connection.run(commands))
-        return [[next(replies) for _ in range(count)][-1] for count in sizes]
-
     # In the loop's thread.
 
     def _done(self, items: list[Item], outcome: Outcome) -> None:
-        done = len(outcome.results)
-        for item, result in zip(items, outcome.results, strict=False):
+        for item, reply in outcome.answers:
             match item:
                 case Write():
-                    self._answered(item, result)
+                    self._answered(item, reply)
                 case Read():
-                    item.done(result)
-                case Upkeep():
+                    item.done(reply)
+                case Naming(entry=entry):
+                    if reply is not None and self._entries.get(entry.name) is entry:
+                        del self._entries[entry.name]  # the next write names it again
+                case Forgetting():
                     pass
         if self.lost is not None:
             return
         if outcome.lost is not None:
             self._lose(outcome.lost)
         elif outcome.error:
-            self._stall(items[done:], outcome.error)
-        elif self._stalled is not None and not items:
+            self._stall(outcome.error)
+        elif self._is_stalled:
             self._go_on()
 
     def _answered(self, item: Write, reply: Any) -> None:
@@ -582,9 +700,13 @@ class RedisStore:
         elif reply == FENCED:
             self._lose(StoreLost(f"another process owns {self.url.shown}"))
             return
+        elif reply == OUT_OF_ORDER and item.lsn > entry.broken_until:
+            self._lose(StoreLost(f"writes of {entry.name!r} are missing in {self.url.shown}"))
+            return
         else:
             self._not_applied(item, reply)
-        if entry.is_empty and not entry.in_flight and self._entries.get(entry.name) is entry:
+        is_gone = entry.is_empty or entry.applied == NEW
+        if is_gone and not entry.in_flight and self._entries.get(entry.name) is entry:
             self._forget_entry(entry)
 
     def _not_applied(self, item: Write, reply: Any) -> None:
@@ -595,49 +717,50 @@ class RedisStore:
             log.error("write refused by Redis: name=%r error=%s", entry.name, reply)
         if item.lsn > entry.broken_until:
             entry.broken_until, entry.chain = entry.chain, entry.applied
-            entry.bounds = item.before
-        count_usage(entry, item.changes, self.usage, -1)
+            self._set_state(entry, item.before)
         if item.commit is not None:
             item.commit.finish(Fault.NOT_STORED)
 
+    def _set_state(self, entry: Entry, state: State) -> None:
+        """Take the writes of a partition back that are on their way."""
+        usage = self.usage
+        if entry.kind is PartitionKind.LOG:
+            usage.log_bytes += state.bytes - entry.bytes
+        else:
+            usage.messages += state.messages - entry.messages
+            usage.bytes += state.bytes - entry.bytes
+            usage.keys += state.keys - entry.keys
+        entry.messages, entry.bytes, entry.keys, entry.mode, entry.bounds = state
+
     def _forget_entry(self, entry: Entry) -> None:
         del self._entries[entry.name]
-        if entry.kind is PartitionKind.LOG:
-            self.usage.log_bytes -= entry.bytes
-        key, lsn = entry.paths[META], str(entry.applied)
-        self._submit(
-            Upkeep(
-                [
-                    ("EVALSHA", self._forget, 1, key, self._epoch, lsn),
-                    ("SREM", f"{self.url.prefix}:partitions", entry.name),
-                ]
-            )
+        self._set_state(entry, _NOTHING)
+        commands = self._forget_commands(entry.name, entry.paths, max(entry.applied, 0))
+        self._worker.submit(Forgetting(entry.name, commands))
+
+    def _forget_commands(self, name: bytes, paths: PartitionKeys, lsn: int) -> Sequence[Command]:
+        """Remove the meta, if this is the last write, and the name of a partition."""
+        return (
+            ("EVALSHA", self._forget, 1, paths[META], self._epoch, str(lsn)),
+            ("SREM", f"{self.url.prefix}:partitions", name),
         )
 
-    def _stall(self, rest: Sequence[Item], error: str) -> None:
-        """Redis is away: what was sent waits, reads fail."""
+    def _stall(self, error: str) -> None:
+        """Redis is away."""
         now = self.environment.now()
-        if self._stalled is None:
-            self._stalled, self._away_since = deque(), now
+        if not self._is_stalled:
+            self._is_stalled, self._away_since = True, now
             self.health.is_writable = False
             self.health.failures += 1
             log.error("Redis is away: error=%s", error)
             self.health.reason = f"Redis is away: {error}"
-        for item in rest:
-            if isinstance(item, Read):
-                item.done(Fault.UNREADABLE)
-            else:
-                self._stalled.append(item)
         if now - self._away_since > self._settings.away_s:
             self._lose(StoreLost(f"Redis is away for {self._settings.away_s:g} s: {error}"))
 
     def _go_on(self) -> None:
         log.warning("Redis is back: seconds=%.1f", self.environment.now() - self._away_since)
-        waiting, self._stalled = [*(self._stalled or ()), *self._held], None
-        self._held.clear()
+        self._is_stalled = False
         self.health.is_writable, self.health.reason = True, ""
-        for item in waiting:
-            self._worker.submit(item)
 
     def _crashed(self, items: list[Item], exc: Exception) -> None:
         """A bug: nothing is known of what was in hand."""
@@ -647,7 +770,7 @@ class RedisStore:
         """The node has to end. Writes that wait are never answered: their outcome is not known."""
         if self.lost is None:
             self.lost = error
-            self._stalled = deque() if self._stalled is None else self._stalled
+            self._is_over = self._is_stalled = True
             self.health.is_writable, self.health.reason = False, str(error)
             self.on_lost(error)
 

@@ -35,7 +35,12 @@ from millpond.actors.store.redis.connection import (
     connect_redis,
     parse_redis_url,
 )
-from millpond.actors.store.redis.errors import RedisAway, RedisConfigError, StoreLost
+from millpond.actors.store.redis.errors import (
+    RedisAway,
+    RedisConfigError,
+    RedisRefused,
+    StoreLost,
+)
 from millpond.actors.store.redis.store import PENDING_BYTES_MAX, RedisStore
 from tests.actors.store.harness import NOW
 from tests.actors.store.queue_model import Queue
@@ -300,8 +305,8 @@ def test_while_redis_is_away_new_writes_are_refused_and_sent_ones_wait(url: str)
     assert run.finish(run.store.load(NAME)) is Fault.UNREADABLE
     assert run.store.write(NAME, [MessageRemoved(1, 1, None, 3)]) is None
     connection.chance = 0.0
-    run.work(idle=True)
     run.work()
+    run.work(idle=True)
     assert results == [None] and run.store.health.is_writable
     assert run.load().rows == [put(2)]
     run.store.close()
@@ -338,6 +343,28 @@ def test_a_server_that_was_started_anew_ends_the_node(tmp_path: Path) -> None:
         again.store.close()
 
 
+def test_a_server_that_was_started_anew_meanwhile_gets_nothing_from_the_node(
+    tmp_path: Path,
+) -> None:
+    with redis_server(tmp_path / "redis") as server:
+        run = Run(server.url)
+        assert run.write(NAME, put(1)) is None
+        server.kill()
+        server.start()
+        results: list[Fault | None] = []
+        for name, changes in ((NAME, [put(2)]), (LOG, [chunk(0)])):
+            commit = run.store.write(name, changes)
+            assert commit is not None
+            commit.when_done(results.append)
+        run.work()
+        run.work(idle=True)
+        assert len(run.lost) == 1 and "started anew" in str(run.lost[0])
+        assert not results
+        again = Run(server.url)
+        assert again.load().rows == [put(1)] and again.read() == []
+        again.store.close()
+
+
 def test_a_full_server_refuses_puts_and_takes_acks(server: RedisServer, url: str) -> None:
     run = Run(url)
     assert run.write(NAME, put(1)) is None
@@ -354,6 +381,149 @@ def test_a_full_server_refuses_puts_and_takes_acks(server: RedisServer, url: str
         server.command("CONFIG", "SET", "maxmemory", "0")
     assert run.write(NAME, put(4)) is None and run.load().rows == [put(4)]
     assert run.write(LOG, chunk(0)) is None and run.read() == [chunk(0)]
+    run.store.close()
+
+
+def test_what_redis_refused_when_full_is_found_at_the_next_start_once_it_is_taken(
+    server: RedisServer, url: str
+) -> None:
+    run = Run(url)
+    server.command("CONFIG", "SET", "maxmemory", "1mb")
+    try:
+        assert run.write(NAME, put(1)) is run.write(LOG, chunk(0)) is Fault.NOT_STORED
+        assert [*run.store.logs(), *run.store.stored_queues()] == []
+    finally:
+        server.command("CONFIG", "SET", "maxmemory", "0")
+    assert run.write(NAME, put(1)) is run.write(LOG, chunk(0)) is None
+    run.store.close()
+    again = Run(url)
+    assert again.load().rows == [put(1)] and again.read() == [chunk(0)]
+    again.store.close()
+
+
+def test_a_write_is_refused_when_the_name_of_its_partition_is(
+    server: RedisServer, url: str
+) -> None:
+    run = Run(url)
+    server.command("SET", "millpond:partitions", "no set")
+    assert run.write(NAME, put(1), ModeSet(Mode.QUEUE)) is Fault.NOT_STORED
+    assert run.store.usage == Usage()
+    server.command("DEL", "millpond:partitions")
+    assert run.write(NAME, put(1)) is None
+    run.store.close()
+    again = Run(url)
+    assert again.load().rows == [put(1)]
+    again.store.close()
+
+
+def test_a_node_starts_while_redis_is_full(server: RedisServer, url: str) -> None:
+    first = Run(url)
+    first.store.save_facts({"instance": 5})
+    assert first.write(NAME, put(1)) is None
+    server.command("CONFIG", "SET", "maxmemory", "1mb")
+    try:
+        run = Run(url)
+        assert run.load().rows == [put(1)]
+        assert run.store.write(NAME, [MessageRemoved(1, 1, None, 3)]) is None
+        run.work()
+        assert run.load() == Snapshot()
+        with pytest.raises(RedisRefused):
+            run.store.save_facts({"instance": 6})
+        run.store.close()
+    finally:
+        server.command("CONFIG", "SET", "maxmemory", "0")
+
+
+def test_counts_are_those_of_what_is_stored_after_a_refusal(server: RedisServer, url: str) -> None:
+    run = Run(url)
+    assert run.write(NAME, put(1)) is None
+    server.command("CONFIG", "SET", "maxmemory", "1mb")
+    refused = run.store.write(NAME, [put(2)])
+    assert refused is not None
+    # The cell is built anew at once, and writes before the second answer is there.
+    refused.when_done(lambda _: run.store.write(NAME, [AttemptsSet(1, 1)]))
+    for number in range(3, 9):
+        run.store.write(NAME, [put(number, 1000)])
+    try:
+        run.work()
+    finally:
+        server.command("CONFIG", "SET", "maxmemory", "0")
+    run.work()
+    usage = Usage(1, 3)
+    assert run.store.usage == usage and run.load().rows == [put(1)]
+    run.store.close()
+    again = Run(url)
+    assert again.store.usage == usage
+    again.store.close()
+
+
+def test_keys_without_a_name_are_no_content(server: RedisServer, url: str) -> None:
+    run = Run(url)
+    assert run.write(NAME, put(1)) is None and run.write(LOG, chunk(50)) is None
+    run.store.close()
+    server.command("DEL", "millpond:partitions")
+    again = Run(url)
+    assert again.load() == Snapshot()
+    assert again.write(NAME, put(2)) is None and again.write(LOG, chunk(0)) is None
+    assert again.load().rows == [put(2)] and again.read() == [chunk(0)]
+    again.store.close()
+
+
+def test_a_node_ends_when_its_writes_are_missing_in_redis(server: RedisServer, url: str) -> None:
+    run = Run(url)
+    assert run.write(NAME, put(1)) is None
+    server.command("FLUSHALL")
+    results: list[Fault | None] = []
+    commit = run.store.write(NAME, [put(2)])
+    assert commit is not None
+    commit.when_done(results.append)
+    run.work()
+    assert not results and len(run.lost) == 1 and "missing" in str(run.lost[0])
+
+
+def test_scripts_that_were_flushed_are_loaded_again(server: RedisServer, url: str) -> None:
+    run, results = Run(url), list[Fault | None]()
+    server.command("SCRIPT", "FLUSH")
+    commit = run.store.write(NAME, [put(1)])
+    assert commit is not None
+    commit.when_done(results.append)
+    run.work()
+    run.work(idle=True)
+    assert results == [None] and not run.lost
+    run.store.close()
+
+
+def test_a_store_that_closes_while_redis_is_away_sends_what_waits_once_it_is_back(url: str) -> None:
+    connection = Flaky(connect_redis(parse_redis_url(url)), Random(1))
+    run = Run(url, connect=lambda _: connection)
+    assert run.write(NAME, put(1), put(2)) is None
+    connection.chance = 1.0
+    run.store.write(NAME, [put(3)])
+    run.work()
+    # The node has told of this one.
+    assert run.store.write(NAME, [MessageRemoved(1, 1, None, 3)]) is None
+    connection.chance = 0.0
+    run.store.close()
+    again = Run(url)
+    assert again.load().rows == [put(2), put(3)]
+    again.store.close()
+
+
+def test_a_stream_of_acks_does_not_keep_the_store_from_asking_redis_again(url: str) -> None:
+    connection = Flaky(connect_redis(parse_redis_url(url)), Random(1))
+    run = Run(url, connect=lambda _: connection)
+    assert run.write(NAME, put(1)) is None
+    connection.chance = 1.0
+    run.store.write(NAME, [AttemptsSet(1, 1)])
+    run.work()
+    connection.chance = 0.0
+    assert not run.store.health.is_writable
+    for attempt in range(2, 12):
+        run.store.write(NAME, [AttemptsSet(1, attempt)])
+        run.clock.now += 0.1
+        run.work()
+    assert run.store.health.is_writable
+    assert run.load().attempts == {1: 11}
     run.store.close()
 
 
@@ -404,7 +574,84 @@ def test_an_owner_that_was_paused_for_long_writes_nothing_more(
     owner.store.close()
 
 
+def test_a_paused_owner_makes_no_channel_and_revives_none(server: RedisServer, url: str) -> None:
+    paused = Run(url)
+    assert paused.write(NAME, put(1)) is None
+    paused.store.close()
+    paused = Run(url)
+    server.command("DEL", "millpond:owner")  # its time is over
+    owner = Run(url, owner="host b")
+    owner.write(NAME, MessageRemoved(1, 1, None, 3))
+    late = paused.store.write(NAME, [put(2)])
+    new = paused.store.write(b"new", [put(3)])
+    results: list[Fault | None] = []
+    for commit in (late, new):
+        assert commit is not None
+        commit.when_done(results.append)
+    paused.work()
+    assert not results and len(paused.lost) == 1
+    assert owner.write(b"new", put(4)) is None and owner.load(b"new").rows == [put(4)]
+    assert owner.load() == Snapshot()
+    owner.store.close()
+    last = Run(url)
+    assert last.load(b"new").rows == [put(4)] and last.load() == Snapshot()
+    last.store.close()
+
+
+class PausedAfterNaming(Flaky):
+    """A connection whose owner is paused once it has stored the name of a partition."""
+
+    meanwhile: Callable[[], None] | None = None
+
+    def run(self, commands: Sequence[Command]) -> list[Any]:
+        replies = super().run(commands)
+        if commands[0][0] == "SADD" and self.meanwhile is not None:
+            self.meanwhile()
+        return replies
+
+
+def test_an_owner_that_is_paused_while_it_makes_a_channel_is_fenced(
+    server: RedisServer, url: str
+) -> None:
+    connection = PausedAfterNaming(connect_redis(parse_redis_url(url)), Random(1))
+    paused = Run(url, connect=lambda _: connection)
+    owners: list[Run] = []
+
+    def take_over() -> None:
+        server.command("DEL", "millpond:owner")
+        owners.append(Run(url, owner="host b"))
+
+    connection.meanwhile = take_over
+    results: list[Fault | None] = []
+    commit = paused.store.write(NAME, [put(1)])
+    assert commit is not None
+    commit.when_done(results.append)
+    paused.work()
+    (owner,) = owners
+    assert not results and len(paused.lost) == 1 and owner.load() == Snapshot()
+    assert owner.write(NAME, put(2)) is None and owner.load().rows == [put(2)]
+    owner.store.close()
+
+
 # Configuration.
+
+
+def test_a_server_that_evicts_keys_is_refused(server: RedisServer, url: str) -> None:
+    server.command("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    try:
+        with pytest.raises(RedisConfigError, match="maxmemory-policy noeviction"):
+            Run(url)
+    finally:
+        server.command("CONFIG", "SET", "maxmemory-policy", "noeviction")
+
+
+def test_no_disk_is_promised_where_a_rewrite_suspends_syncs(tmp_path: Path) -> None:
+    words = ("--no-appendfsync-on-rewrite", "yes")
+    with (
+        redis_server(tmp_path / "redis", *words) as server,
+        pytest.raises(RedisConfigError, match=r"durability os \(no-appendfsync-on-rewrite"),
+    ):
+        Run(server.url)
 
 
 def test_no_more_is_promised_than_the_server_keeps(tmp_path: Path) -> None:
