@@ -17,6 +17,7 @@ import msgspec
 
 from millpond.actors.errors import UnknownStream
 from millpond.node.bench.load import Clocks
+from millpond.node.bench.removal import removed_at_the_end
 from millpond.node.client.connect import connect
 from millpond.node.jobs.connector import ConnectionOptions
 from millpond.node.jobs.history import stream_name
@@ -80,7 +81,8 @@ async def measure_jobs(
     started: Counter[int] = Counter()
     first_cpu = clocks.node_cpu() if clocks.node_cpu is not None else 0.0
     own_cpu = clocks.own_cpu()
-    async with Queue(url, shape.queue, **options) as queue:
+    removed = removed_at_the_end(partial(_delete, url, shape.queue, options))
+    async with removed, Queue(url, shape.queue, **options) as queue:
         at = clocks.now()
         ids = await _put_all(queue, jobs)
         put_s = clocks.now() - at
@@ -96,7 +98,6 @@ async def measure_jobs(
         waits = await _idle_latencies(worker, queue, clocks)
         bulk_s = await _put_in_bulk(url, shape, clocks, options)
         counts = await queue.counts()
-    await _delete(url, shape.queue, options)
     left = counts.ready + counts.delayed + counts.leased + counts.dead
     missing = sum(1 for job in ids if job not in started)
     faults = {"left": left, "never begun": missing}
@@ -138,13 +139,12 @@ async def _put_in_bulk(
 ) -> float:
     """Put jobs in a few calls, into another queue, which is deleted; the seconds of the puts."""
     name = f"{shape.queue}-bulk"
-    async with Queue(url, name, **options) as queue:
+    removed = removed_at_the_end(partial(_delete, url, name, options))
+    async with removed, Queue(url, name, **options) as queue:
         at = clocks.now()
         for start in range(0, shape.jobs, BULK):
             await queue.put_many(repeat(PAYLOAD, min(BULK, shape.jobs - start)))
-        bulk_s = clocks.now() - at
-    await _delete(url, name, options)
-    return bulk_s
+        return clocks.now() - at
 
 
 async def _delete(url: str, queue: str, options: ConnectionOptions) -> None:

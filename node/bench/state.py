@@ -20,6 +20,7 @@ from millpond.actors.state.materialized import MaterializedState
 from millpond.actors.state.schema import Collection, StreamState
 from millpond.actors.state.table import StateTable
 from millpond.node.bench.own_node import OwnNode
+from millpond.node.bench.removal import removed_at_the_end
 from millpond.node.client.state.follower import FollowSettings, follow_state
 from millpond.node.client.streams.connect import connect_streams
 from millpond.node.client.streams.stream import Stream
@@ -173,14 +174,13 @@ async def through_node(
     async with connect_streams(node.url, **(options or {})) as streams:
         stream = streams.stream(name)
         await stream.create()
-        for batch in events(count, keys):
-            await stream.append(batch)
-        found = [
-            await _materialized(node, stream, count, keys, ages, clock),
-            await _followed(stream, count, keys, ages, clock),
-        ]
-        await stream.delete()
-        return found
+        async with removed_at_the_end(stream.delete):
+            for batch in events(count, keys):
+                await stream.append(batch)
+            return [
+                await _materialized(node, stream, count, keys, ages, clock),
+                await _followed(stream, count, keys, ages, clock),
+            ]
 
 
 async def _materialized(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -51,3 +52,15 @@ def test_a_running_node_is_measured_and_left_as_it_was(
             assert [each.name for each in channel.channels.list("jobs/*")] == []
             assert list(channel.streams.names()) == []
         assert main(["bench", "jobs", "--connect", node.url, "--durability", "disk"]) == 2
+
+
+def test_a_running_node_is_left_as_it_was_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def interrupted(*_: Any) -> float:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench, "_run_all", interrupted)
+    with run_node() as node:
+        with suppress(KeyboardInterrupt):
+            main(["bench", "jobs", "--jobs", "50", "--connect", node.url])
+        with millpond.sync.connect(node.url, "any") as channel:
+            assert [each.name for each in channel.channels.list("jobs/*")] == []
