@@ -451,6 +451,9 @@ class Config:
     replica_ack_s: float = 10.0
     """Time that an acknowledgement with durability `replicated` waits for the object store. Then it
     is refused with `storage failed`, and others at once, until the object store is back."""
+    replica_keys: str = ""
+    """File with a passphrase, which only its owner may read: the identity, keys, address book and
+    access rules of the node are in its replica too, sealed under that. Empty: they are not."""
     standby: bool = False
     """Follow the replica of another node, and take over when that gives no sign of life."""
     takeover_s: float = 10.0
@@ -709,6 +712,7 @@ class Config:
             keep_s=self.replica_keep_s,
             ack_s=self.replica_ack_s,
             public_url=self.public_url,
+            keys=self.replica_keys,
         )
 
     @property

@@ -306,6 +306,8 @@ class Node:
         settings, store = self.config.replica_settings, self._store
         if settings is None and self.config.is_replicated:
             raise ConfigError("durability: replicated needs a replica (--replica URL)")
+        if settings is None and self.config.replica_keys:
+            raise ConfigError("replica_keys: there is no replica (--replica URL)")
         if settings is None:
             return None
         if not isinstance(store, DurableStore):
@@ -326,6 +328,8 @@ class Node:
             )
         except ReplicaError as exc:
             raise ConfigError(f"replica: {exc}") from exc
+        except DataKeyError as exc:
+            raise ConfigError(f"replica_keys: {exc}") from exc
 
     def _durability_of(self, cell: bytes) -> Durability:
         if cell == PROBE:

@@ -180,7 +180,7 @@ def read_data_key(folder: Path, passphrase: bytes) -> tuple[DataKey, FolderState
     state = states.get(found["state"].decode("ascii"))
     if state is None or not cost.is_usable:
         raise DataKeyError(f"{path}: damaged, or of a later version")
-    wrapping = _wrapping_key(passphrase, bytes.fromhex(found["salt"].decode("ascii")), cost)
+    wrapping = wrapping_key(passphrase, bytes.fromhex(found["salt"].decode("ascii")), cost)
     try:
         sealed = bytes.fromhex(found["sealed"].decode("ascii"))
         return DataKey(wrapping.unseal(_location(found["head"]), sealed)), state
@@ -213,7 +213,7 @@ def encode_data_key(
     head = (
         f"{VERSION_LINE}\nstate {state.value}\nkdf scrypt {cost.n} {cost.r} {cost.p} {salt.hex()}\n"
     ).encode("ascii")
-    sealed = _wrapping_key(passphrase, salt, cost).seal(_location(head), key.secret)
+    sealed = wrapping_key(passphrase, salt, cost).seal(_location(head), key.secret)
     return head + f"sealed {sealed.hex()}\n".encode("ascii")
 
 
@@ -221,7 +221,8 @@ def _location(head: bytes) -> bytes:
     return f"{FILE_NAME}\n".encode("ascii") + head
 
 
-def _wrapping_key(passphrase: bytes, salt: bytes, cost: ScryptCost) -> DataKey:
+def wrapping_key(passphrase: bytes, salt: bytes, cost: ScryptCost) -> DataKey:
+    """The key that scrypt makes of a passphrase."""
     from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
     scrypt = Scrypt(salt=salt, length=KEY_BYTES, n=cost.n, r=cost.r, p=cost.p)

@@ -37,6 +37,10 @@ class OtherReplica(ReplicaError):
     """The prefix belongs to another node."""
 
 
+class WrongKeysPassphrase(ReplicaError):
+    """The keys in the replica are sealed under another passphrase."""
+
+
 class Superseded(ReplicaError):
     """Another process, of a later epoch, took over: this node must not ship, and serves no
     more."""

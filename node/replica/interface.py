@@ -11,7 +11,8 @@ class ReplicaSettings(msgspec.Struct, frozen=True):
     """The address of the replica, and its limits: bytes that may wait for it; a snapshot after so
     many bytes of journal or so many seconds; seconds that old snapshots and journal objects are
     kept; seconds that an acknowledgement of `replicated` waits. `public_url` is that of the HTTP
-    listener, to which standbys send its clients."""
+    listener, to which standbys send its clients. `keys`: the file with the passphrase under which
+    the keys of the node are shipped; empty: they are not."""
 
     url: str
     lag_bytes_max: int
@@ -20,13 +21,15 @@ class ReplicaSettings(msgspec.Struct, frozen=True):
     keep_s: float
     ack_s: float
     public_url: str = ""
+    keys: str = ""
 
 
 class ReplicaInfo(msgspec.Struct, frozen=True):
     """The replica of a node now. `lsn` is the last record that was shipped; `lag_bytes` wait, the
     oldest for `lag_s` seconds; `objects` and `bytes` were made since the start; `breaks` counts new
     histories. `is_refusing`: what has to be replicated is refused. `error` says why the object
-    store is away. `snapshot_at` is 0 without a snapshot."""
+    store is away. `snapshot_at` is 0 without a snapshot, `keys_at` without
+    keys of the node."""
 
     url: str
     state: str
@@ -42,6 +45,7 @@ class ReplicaInfo(msgspec.Struct, frozen=True):
     snapshots: int
     snapshot_at: float
     is_refusing: bool = False
+    keys_at: float = 0.0
 
     @property
     def is_away(self) -> bool:

@@ -7,6 +7,7 @@
     owner/<epoch>              the process that ships from some number on; made once
     beat/<epoch>-<count>       the owner was alive; old ones are removed
     standby/<run>-<ms>         a standby that takes over after so long; the owner removes it
+    keys/<epoch>-<count>       the identity and keys of the node, sealed under a passphrase
     takeover/<number>          an operator's leave to go on without a history that has no snapshot
 
 Numbers have 20 digits, so that names sort like them. An object is made if it is absent, or not at
@@ -37,7 +38,7 @@ from millpond.node.replica.errors import BadReplica
 FORMAT_VERSION = 1
 FORMAT = "format"
 JOURNAL, SNAPSHOT, BLOB, OWNER, BEAT = "journal/", "snapshot/", "blob/", "owner/", "beat/"
-STANDBY, TAKEOVER = "standby/", "takeover/"
+STANDBY, TAKEOVER, KEYS = "standby/", "takeover/", "keys/"
 BEAT_S = 10.0
 MAGIC = b"MILLPOND REPLICA"
 HEADER_BYTES_MAX = 4096
@@ -175,6 +176,11 @@ def blob_name(digest: str) -> str:
 def beat_name(epoch: int, count: int) -> str:
     """The name of a beat."""
     return f"{BEAT}{epoch:020}-{count:020}"
+
+
+def keys_name(epoch: int, count: int) -> str:
+    """The name of sealed keys; the names sort by age."""
+    return f"{KEYS}{epoch:020}-{count:020}"
 
 
 def standby_name(run: bytes, takeover_s: float) -> str:

@@ -22,11 +22,20 @@ from millpond.node.backup.manifest import is_inside
 from millpond.node.backup.restore import restored_folder
 from millpond.node.data_folder import OfflineStore
 from millpond.node.replica.errors import BadReplica, NoObject
+from millpond.node.replica.keys import (
+    KeysCipher,
+    NodeKeys,
+    check_keys,
+    keys_in,
+    read_keys,
+    write_files,
+)
 from millpond.node.replica.object_store import ObjectStore
 from millpond.node.replica.objects import (
     BEAT,
     FORMAT,
     JOURNAL,
+    KEYS,
     OWNER,
     Beat,
     FormatObject,
@@ -58,7 +67,7 @@ class Restored(msgspec.Struct, frozen=True):
 
     `is_cut`: later objects are there, but belong to a history whose first snapshot was not
     finished. `damage` names the journal object at which the restoration stopped, if it was to do
-    so.
+    so. `keys` are those of the node; None: the folder has none. `has_keys`: the replica has them.
     """
 
     manifest: Manifest
@@ -68,11 +77,13 @@ class Restored(msgspec.Struct, frozen=True):
     records: int
     is_cut: bool
     damage: str = ""
+    keys: NodeKeys | None = None
+    has_keys: bool = False
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True):
     """A replica as its objects tell: `owner` and `beat` are the last ones (None: none); sizes in
-    bytes."""
+    bytes. `keys_at` is the moment of the keys of the node; None: they are not in it."""
 
     format: FormatObject
     owner: Owner | None
@@ -81,6 +92,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     journal_objects: int
     journal_bytes: int
     snapshots: tuple[Manifest, ...]
+    keys_at: float | None = None
 
 
 class Verified(msgspec.Struct, frozen=True):
@@ -104,6 +116,7 @@ def read_status(objects: ObjectStore) -> ReplicaStatus:
     with suppress(NoObject):  # removed meanwhile
         if beats:
             beat = decode_beat(objects.get(beats[-1].name), beats[-1].name)
+    keys = keys_in(objects)
     return ReplicaStatus(
         read_format(objects),
         owner,
@@ -112,6 +125,7 @@ def read_status(objects: ObjectStore) -> ReplicaStatus:
         len(journal),
         sum(each.size for each in journal),
         tuple(manifests(objects)),
+        None if keys is None else check_keys(*keys),
     )
 
 
@@ -144,6 +158,9 @@ def verify(objects: ObjectStore, progress: Progress) -> Verified:
         progress(len(body))
         before = header
     _check_reach(snapshots, before, names)
+    keys = keys_in(objects)
+    if keys is not None:
+        check_keys(*keys)
     size += sum(each.size for each in blobs.values())
     return Verified(len(snapshots), len(blobs), len(names), records, size)
 
@@ -186,10 +203,11 @@ def _journal_object(objects: ObjectStore, number: int) -> tuple[JournalHeader, b
 class ReplicaRestoration:
     """A replica on its way into the data folder `target`, which is locked meanwhile. `at` is the
     wanted moment in seconds since 1970 (None: the last one); with `until_damage` a journal object
-    that is missing or damaged is the end.
+    that is missing or damaged is the end. With `keys` the folder gets the keys of the node, which
+    are the last ones at any moment.
 
-    Raises BadReplica, BadBackup for a folder that is in use otherwise, FolderInUse, OSError, and
-    the errors of the object store; then what was written is removed.
+    Raises BadReplica, WrongKeysPassphrase, BadBackup for a folder that is in use otherwise,
+    FolderInUse, OSError, and the errors of the object store; then what was written is removed.
     """
 
     def __init__(
@@ -199,7 +217,9 @@ class ReplicaRestoration:
         at: float | None = None,
         *,
         until_damage: bool = False,
+        keys: KeysCipher | None = None,
     ) -> None:
+        self._cipher = keys
         self._until_damage = until_damage
         self._objects = objects
         self._target = target
@@ -221,14 +241,22 @@ class ReplicaRestoration:
     def run(self, progress: Progress, check: Callable[[], None]) -> Restored:
         """Restore; `check` looks at the whole folder before it counts."""
         manifest = self.manifest
+        keys = None
+        if self._cipher is not None:  # a wrong passphrase is told before anything is copied
+            keys = read_keys(self._objects, self._cipher)
+            if keys is None:
+                raise BadReplica("its node shipped no keys: it ran without --replica-keys")
         with restored_folder(self._target):
             for file in manifest.files:
                 self._fetch(file, progress)
             restored = self._replay(progress)
             position = ShippingPosition(manifest.node, history=manifest.history)
             replace(self._target / POSITION_FILE, msgspec.json.encode(position))
+            if keys is not None:
+                write_files(self._target, keys.files)
             check()
-        return restored
+        has_keys = bool(self._objects.list(KEYS))
+        return msgspec.structs.replace(restored, keys=keys, has_keys=has_keys)
 
     def restore_snapshot(self) -> None:
         """Make the folder of the snapshot alone; the caller goes on from there."""

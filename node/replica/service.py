@@ -22,6 +22,7 @@ from millpond.actors.store.recovery import Recovered
 from millpond.actors.store.snapshot import SnapshotLost
 from millpond.node.atomic_files import replace
 from millpond.node.backup.snapshots import take_snapshot
+from millpond.node.peers.data_key import read_passphrase
 from millpond.node.replica.errors import BadReplica, ObjectStoreAway, ReplicaError, Superseded
 from millpond.node.replica.interface import (
     ReplicaInfo,
@@ -30,6 +31,8 @@ from millpond.node.replica.interface import (
     SnapshotRequest,
     SnapshotState,
 )
+from millpond.node.replica.keys import KeysCipher
+from millpond.node.replica.keys_shipping import KeysShipper
 from millpond.node.replica.object_store import open_object_store
 from millpond.node.replica.objects import ID_BYTES
 from millpond.node.replica.ownership import Claimant
@@ -71,7 +74,7 @@ FAILURES = (SnapshotLost, OSError, sqlite3.Error, ReplicaError)
 
 class ReplicaService:
     """The replica of a node with this store. `facts` gives its facts for a manifest; `snapshots` is
-    held by whoever makes a snapshot of the store. Raises BadAddress."""
+    held by whoever makes a snapshot of the store. Raises BadAddress, DataKeyError."""
 
     def __init__(
         self,
@@ -120,6 +123,11 @@ class ReplicaService:
             refuse=store.refuse_unreplicated,
             ack_s=settings.ack_s,
         )
+        self._keys: KeysShipper | None = None
+        if settings.keys:
+            cipher = KeysCipher(read_passphrase(settings.keys), entropy)
+            folder = Path(store.folder)
+            self._keys = KeysShipper(self._objects, folder, cipher, self.shipper, wall)
 
     def _read_position(self) -> ShippingPosition:
         try:
@@ -153,6 +161,8 @@ class ReplicaService:
             tasks.start_soon(self.shipper.watch)
             tasks.start_soon(self._keep_position)
             tasks.start_soon(self._make_snapshots)
+            if self._keys is not None:
+                tasks.start_soon(self._keys.run)
 
     async def settled(self) -> None:
         """Wait until what is stored can be replicated, or for as long as an acknowledgement may
@@ -163,6 +173,8 @@ class ReplicaService:
     async def finish(self) -> None:
         """Ship what was stored so far, if that takes no longer than a few seconds."""
         await self.shipper.finish()
+        if self._keys is not None:
+            await self._keys.finish()
 
     def close(self) -> None:
         """Store the position; in any thread."""
@@ -190,6 +202,7 @@ class ReplicaService:
             snapshots=self._snapshot_count,
             snapshot_at=self._snapshot_at,
             is_refusing=shipper.is_refusing,
+            keys_at=0.0 if self._keys is None else self._keys.made_at,
         )
 
     # The position.

@@ -258,8 +258,18 @@ class Shipper:
         """Everything up to this lsn is in objects that a restoration reads."""
         if self._claim is None or self._restorable_history != self.position.history:
             return -1
+        return self.shipped_lsn
+
+    @property
+    def shipped_lsn(self) -> int:
+        """Everything up to this lsn that was not given up is in objects."""
         oldest = self._attempt or (self._waiting[0] if self._waiting else None)
         return self._taken_lsn if oldest is None else oldest.after_lsn
+
+    @property
+    def taken_lsn(self) -> int:
+        """The last lsn that the store has given."""
+        return self._taken_lsn
 
     def has_snapshot(self, history: int) -> None:
         """A snapshot of this history is uploaded: what is shipped can be restored."""

@@ -13,7 +13,7 @@ import logging
 import shutil
 import socket
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -37,7 +37,9 @@ from millpond.node.replica.errors import (
     ObjectStoreAway,
     ObjectStoreRefuses,
     ReplicaError,
+    WrongKeysPassphrase,
 )
+from millpond.node.replica.keys import REPLACED_FILES, KeysCipher, NodeKeys, read_keys, write_files
 from millpond.node.replica.object_store import ObjectStore
 from millpond.node.replica.objects import (
     BEAT,
@@ -45,6 +47,7 @@ from millpond.node.replica.objects import (
     FORMAT,
     FORMAT_VERSION,
     ID_BYTES,
+    KEYS,
     SNAPSHOT,
     TAKEOVER,
     FormatObject,
@@ -79,8 +82,8 @@ T = TypeVar("T")
 CATALOGS = "catalogue."
 COPY, REPLACED = "standby", "replaced"
 STORE_NAMES = (JOURNAL, PARTITIONS, DAMAGED, STATES, READING, POSITION_FILE)
-"""The files and folders of a store, besides those of the catalog. Everything else stays: the
-identity and the keys of the node, its access rules, and what people keep there."""
+"""The files and folders of a store, besides those of the catalog. Everything else stays: its
+access rules and what people keep there and, where the replica has no keys, the identity."""
 INSTALLING = b"the earlier store is in its place\n"
 """The content of the file `RESTORING` once the copy is moved."""
 LOOK_S, LOOK_S_MIN = 0.5, 0.1
@@ -97,9 +100,17 @@ class CopyFailed(ReplicaError):
     """The copy cannot be written: the disk of the standby is full, or fails."""
 
 
+WAITS = (
+    *(ObjectStoreAway, ObjectStoreRefuses, NoObject, BadReplica, CopyFailed),
+    WrongKeysPassphrase,
+)
+"""A standby that has one of these errors goes on when it is over."""
+
+
 class Standby:
     """Follows the replica in `objects`, for the data folder `folder`. `now` is a clock for spans,
-    `wall` one for moments, in seconds."""
+    `wall` one for moments, in seconds. `keys` opens those of the node, which the folder gets with
+    the store; None: the folder keeps its own."""
 
     def __init__(
         self,
@@ -111,6 +122,7 @@ class Standby:
         wall: Callable[[], float],
         entropy: Callable[[int], bytes],
         ready: Callable[[], None] = lambda: None,
+        keys: KeysCipher | None = None,
     ) -> None:
         self._objects = objects
         self._folder = folder
@@ -121,6 +133,10 @@ class Standby:
         self._entropy = entropy
         self._run = entropy(ID_BYTES)
         self._ready = ready
+        self._keys = keys
+        self._keys_epoch = ""
+        """The epoch of the keys that were opened last."""
+        self._has_looked = self._has_told_keys = False
         self._store: OfflineStore | None = None
         self._cursor: JournalCursor | None = None
         self._history_min = 0
@@ -137,7 +153,7 @@ class Standby:
 
     async def run(self) -> None:
         """Return when the node may start on the folder, as the owner. Raises OSError, FolderInUse,
-        BadReplica for a replica of a later version."""
+        WrongKeysPassphrase at the begin."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = FolderLock(self._folder, is_restoring=True)
         try:
@@ -153,6 +169,7 @@ class Standby:
             try:
                 if await self._in_thread(self._look):
                     is_copied = False
+                self._has_looked = True
                 self._know()
                 if self._is_silent and await self._in_thread(self._take_over):
                     return
@@ -160,7 +177,9 @@ class Standby:
                     is_copied = True
                     log.info("standby follows: number=%d", self._number)
                     self._ready()
-            except (ObjectStoreAway, ObjectStoreRefuses, NoObject, BadReplica, CopyFailed) as exc:
+            except WAITS as exc:
+                if isinstance(exc, WrongKeysPassphrase) and not self._has_looked:
+                    raise
                 log.warning("standby cannot follow: error=%s", exc)
                 self._error = str(exc)
                 await anyio.sleep(RETRY_S)
@@ -220,6 +239,7 @@ class Standby:
                 self._objects.create(standby_name(self._run, self._takeover_s), b"")
             except ObjectExists:
                 pass
+            self._look_for_keys()
         is_new = self._store is None and self._begin()
         if self._store is not None:
             self._apply()
@@ -246,6 +266,23 @@ class Standby:
         with suppress(NoObject):
             url = decode_owner(self._objects.get(name), name).url if epoch else ""
         self._owner_url, self._owner_epoch = url, epoch
+
+    def _look_for_keys(self) -> None:
+        """Raises WrongKeysPassphrase, before the keys are needed: each owner has another salt."""
+        names = [each.name for each in self._objects.list(KEYS)]
+        epoch = names[-1].partition("-")[0] if names else ""
+        if epoch == self._keys_epoch and (names or self._has_told_keys):
+            return
+        if self._keys is None and names:
+            log.warning(
+                "the replica has the keys of its node: a takeover without --replica-keys is "
+                "another peer"
+            )
+        elif self._keys is not None and not names:
+            log.warning("the replica has no keys of its node: a takeover is another peer")
+        elif self._keys is not None:
+            read_keys(self._objects, self._keys)
+        self._keys_epoch, self._has_told_keys = epoch, True
 
     # The copy.
 
@@ -378,6 +415,7 @@ class Standby:
             self._allow_takeover(header.number)
             self._heard()
             return False
+        keys = None if self._keys is None else read_keys(self._objects, self._keys)
         log.warning("standby takes over: epoch=%d number=%d", found.epoch, found.number)
         self._close()
         position = ShippingPosition(node, header.number + 1, header.history, lsn)
@@ -386,7 +424,9 @@ class Standby:
         else:
             position = msgspec.structs.replace(position, mark=header.digest)
         replace(self._copy / POSITION_FILE, msgspec.json.encode(position))
-        self._install()
+        if keys is not None:
+            write_files(self._copy, keys.files)
+        self._install(_names_of(keys))
         return True
 
     def _allow_takeover(self, number: int) -> None:
@@ -442,12 +482,17 @@ class Standby:
             return self._has_founded(position)
         return True
 
-    def _install(self) -> None:
-        """Put the copy in the place of the store. A node does not start on the folder before that
-        is done; a standby that was killed here begins anew, and the earlier store stays."""
+    def _install(self, keys: Collection[str]) -> None:
+        """Put the copy in the place of the store, and of files of these names. A node does not
+        start on the folder before that is done; a standby that was killed here begins anew, and the
+        earlier store stays."""
         folder, replaced, mark = self._folder, self._folder / REPLACED, self._folder / RESTORING
         begun = mark.read_bytes() if mark.exists() else None
-        theirs = [each for each in folder.iterdir() if _is_of_store(each.name)]
+
+        def is_moved(path: Path) -> bool:
+            return _is_of_store(path.name) or path.name in keys
+
+        theirs = [each for each in folder.iterdir() if is_moved(each)]
         if begun is None and theirs:
             shutil.rmtree(replaced, ignore_errors=True)
         replace(mark, begun or b"")
@@ -461,7 +506,7 @@ class Standby:
         sync_folder(folder)
         replace(mark, INSTALLING)
         for each in self._copy.iterdir():
-            if _is_of_store(each.name):
+            if is_moved(each):
                 each.rename(folder / each.name)
         sync_folder(folder)
         mark.unlink()
@@ -480,6 +525,13 @@ class Standby:
 
 def _is_of_store(name: str) -> bool:
     return name in STORE_NAMES or name.startswith(CATALOGS)
+
+
+def _names_of(keys: NodeKeys | None) -> frozenset[str]:
+    """The names in the data folder that keys take the place of."""
+    if keys is None:
+        return frozenset()
+    return frozenset((*REPLACED_FILES, *(each.partition("/")[0] for each in keys.files)))
 
 
 def _remove(path: Path) -> None:

@@ -88,8 +88,9 @@ from millpond.node.peers import (
     prekeys,
     sealed_message,
 )
+from millpond.node.replica import keys as replica_keys
+from millpond.node.replica import keys_shipping, shipping
 from millpond.node.replica import service as replica_service
-from millpond.node.replica import shipping
 from millpond.node.replica import snapshots as replica_snapshots
 from millpond.transports import browser_policy
 from millpond.transports.http.durable.subscriptions import codec as subscription_codec
@@ -436,6 +437,10 @@ STORE: dict[str, Numbers] = {
         replica_service.UPLOAD_BYTES_S_MIN,
         replica_service.SNAPSHOT_RETRY_S,
         replica_service.SNAPSHOT_RETRY_S_MAX,
+    ),
+    "keys of a node in its replica": (
+        replica_keys.KEYS_BYTES_MAX,
+        keys_shipping.KEYS_BYTES_S,
     ),
     "drafts in a folder that is a replica": (replica_snapshots.BLOB_GRACE_S,),
     "blobs of a replica without a manifest": (replica_snapshots.BLOB_GRACE_S,),

@@ -4,6 +4,7 @@ by the node; and the restoration of one."""
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Generator
@@ -26,6 +27,7 @@ from millpond.node.cli.parser import action
 from millpond.node.cli.removal import add_yes, confirm, is_asked, plural
 from millpond.node.cli.stream.options import timestamp
 from millpond.node.client.probe import PROBE
+from millpond.node.peers.data_key import DataKeyError, read_passphrase
 from millpond.node.replica.errors import (
     BadAddress,
     BadReplica,
@@ -40,11 +42,13 @@ from millpond.node.replica.forced_takeover import (
     unfinished_history,
 )
 from millpond.node.replica.interface import SnapshotReply, SnapshotRequest, SnapshotState
+from millpond.node.replica.keys import KeysCipher
 from millpond.node.replica.object_store import ObjectStore, open_object_store
 from millpond.node.replica.objects import BEAT_S
 from millpond.node.replica.restoration import (
     ReplicaRestoration,
     ReplicaStatus,
+    Restored,
     read_status,
     verify,
 )
@@ -199,7 +203,11 @@ def restore_replica(args: argparse.Namespace) -> int:
     with _explained(args.source), explain_folder_errors(args.data):
         objects = open_object_store(args.source)
         restoration = ReplicaRestoration(
-            objects, args.data, args.at, until_damage=args.until_damage
+            objects,
+            args.data,
+            args.at,
+            until_damage=args.until_damage,
+            keys=_cipher(args.replica_keys),
         )
         manifest = restoration.manifest
         line = ProgressLine("restored", manifest.size)
@@ -219,6 +227,7 @@ def restore_replica(args: argparse.Namespace) -> int:
                 "records": found.records,
                 "is_cut": found.is_cut,
                 "damage": found.damage or None,
+                "keys_at": None if found.keys is None else found.keys.made_at,
             }
         )
     else:
@@ -226,7 +235,7 @@ def restore_replica(args: argparse.Namespace) -> int:
             f"{args.data}: the node of {_moment(found.made_at)}: its snapshot of "
             f"{_moment(manifest.made_at)}, and {found.records} records behind that"
         )
-        print_line("its first start makes a new identity, unless those files are copied into it")
+        print_line(_identity(found))
     if found.is_cut:
         text = "what came later cannot be restored: the node had lost the end of its journal, and"
         print(f"millpond restore: {text} no snapshot was finished since", file=sys.stderr)
@@ -235,6 +244,25 @@ def restore_replica(args: argparse.Namespace) -> int:
     for text in damages:
         print(f"millpond restore: damaged: {text}", file=sys.stderr)
     return ExitCode.FAILURE if damages or found.damage else ExitCode.OK
+
+
+def _cipher(file: str | None) -> KeysCipher | None:
+    if file is None:
+        return None
+    try:
+        return KeysCipher(read_passphrase(file), os.urandom)
+    except DataKeyError as exc:
+        raise usage_error(str(exc)) from exc
+
+
+def _identity(found: Restored) -> str:
+    if found.keys is not None:
+        return (
+            f"it has the identity and the keys of {_moment(found.keys.made_at)}: never start the "
+            "original beside it"
+        )
+    hint = "; the replica has it, for --replica-keys" if found.has_keys else ""
+    return f"its first start makes a new identity, unless those files are copied into it{hint}"
 
 
 def _status(args: argparse.Namespace, objects: ObjectStore) -> int:
@@ -249,6 +277,7 @@ def _status(args: argparse.Namespace, objects: ObjectStore) -> int:
         "alive": "never" if beat is None else _moment(beat.at),
         "shipped": "nothing" if last is None else f"lsn {last.last_lsn}, {_moment(last.made_at)}",
         "journal": f"{found.journal_objects} objects, {size_text(found.journal_bytes)}",
+        "keys": "none" if found.keys_at is None else f"sealed, {_moment(found.keys_at)}",
         "snapshots": str(len(found.snapshots)),
     }
     for each in found.snapshots:
@@ -271,6 +300,7 @@ def _as_json(url: str, found: ReplicaStatus) -> dict[str, Any]:
         "shipped_at": None if last is None else last.made_at,
         "journal_objects": found.journal_objects,
         "journal_bytes": found.journal_bytes,
+        "keys_at": found.keys_at,
         "snapshots": [
             {"at": each.made_at, "lsn": each.lsn, "bytes": each.size, "messages": each.messages}
             for each in found.snapshots

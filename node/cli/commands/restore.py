@@ -41,9 +41,10 @@ backup is damaged, or the node of the backup had damaged channels.
 
 From a replica (`millpond serve --replica URL`) the folder has the channels and streams of the last
 moment that was shipped, or of the moment --at: the newest snapshot before it, and the journal
-behind that. The identity, keys, peers and access file are not in a replica: the node has a new
-identity unless these files of a backup are copied into the folder before its first start. `millpond
-replica verify URL` verifies a replica.
+behind that. The identity, keys, peers and access file are in a replica only if its node ran with
+--replica-keys; --replica-keys FILE, with the same passphrase, restores the last ones, whatever --at
+is. Otherwise the node has a new identity unless these files of a backup are copied into the folder
+before its first start. `millpond replica verify URL` verifies a replica.
 """
 
 
@@ -73,6 +74,11 @@ def add_parser(subparsers: Any) -> None:
         action="store_true",
         help="of a replica: restore what is before the first missing or damaged object",
     )
+    parser.add_argument(
+        "--replica-keys",
+        metavar="FILE",
+        help="of a replica: restore identity and keys, which are sealed under this passphrase",
+    )
     parser.add_argument("--data", metavar="DIR", type=Path, help="new data folder")
     parser.add_argument(
         "--new-identity", action="store_true", help="leave out identity and keys: for a copy"
@@ -90,6 +96,8 @@ def run(args: argparse.Namespace) -> int:
             option = "--check" if args.check else "--new-identity"
             raise usage_error(f"{option} is for backups; `millpond replica verify` is for replicas")
         return restore_replica(args)
+    if args.replica_keys is not None:
+        raise usage_error("--replica-keys is for replicas: a backup has the keys of its node")
     if args.at is not None or args.until_damage:
         raise usage_error("--at and --until-damage are for replicas: a backup is of one moment")
     args.source = Path(args.source)

@@ -203,6 +203,12 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
         "written; `millpond restore --from URL` makes a data folder of it",
     )
     parser.add_argument(
+        "--replica-keys",
+        metavar="FILE",
+        help="the passphrase under which identity, keys, peers and access rules of the node are in "
+        "the replica as well, so that a standby or a restoration is the same peer",
+    )
+    parser.add_argument(
         "--standby",
         action="store_true",
         default=None,
@@ -283,7 +289,7 @@ def _config(args: argparse.Namespace) -> Config:
         *(*LISTENERS, "channels", "streams", "default_channel", "require_hello", "token_file"),
         *("access_file", "insecure_public", "host_names", "origins"),
         *("drain_timeout_s", "data", "passphrase_file", "durability", "replica", "store"),
-        *("standby", "takeover_s"),
+        *("standby", "takeover_s", "replica_keys"),
         *("tls_cert", "tls_key", "tls_client_ca", "tls_client", "tls_listeners"),
         "http_long_poll_s",
         *OUTBOX_FIELDS,
@@ -386,6 +392,8 @@ async def _serve(
 async def _stood_by(config: Config, as_json: bool, signals: AsyncIterator[signal.Signals]) -> bool:
     """Follow the replica until the node is to start. False: a signal ended it."""
     from millpond.node.http.standby import listen_as_standby
+    from millpond.node.peers.data_key import DataKeyError, read_passphrase
+    from millpond.node.replica.keys import KeysCipher
     from millpond.node.replica.object_store import open_object_store
     from millpond.node.replica.standby import Standby
 
@@ -402,6 +410,13 @@ async def _stood_by(config: Config, as_json: bool, signals: AsyncIterator[signal
         sys.stdout.flush()
 
     environment = current_environment()
+    keys = None
+    if config.replica_keys:
+        try:
+            passphrase = read_passphrase(config.replica_keys)
+        except DataKeyError as exc:
+            raise usage_error(f"replica_keys: {exc}") from exc
+        keys = KeysCipher(passphrase, environment.entropy)
     standby = Standby(
         open_object_store(config.replica),
         Path(config.data),
@@ -410,6 +425,7 @@ async def _stood_by(config: Config, as_json: bool, signals: AsyncIterator[signal
         wall=environment.wall,
         entropy=environment.entropy,
         ready=announce,
+        keys=keys,
     )
     is_over = False
     async with anyio.create_task_group() as tasks:
