@@ -13,7 +13,7 @@ import gc
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from math import isinf
 from types import FrameType
@@ -25,6 +25,7 @@ from millpond.node.testing.task_dump import (
     frame_location,
     frames_of,
     running_location,
+    tasks_of_loop,
     waiting_locations,
 )
 
@@ -78,14 +79,29 @@ def _is_trio() -> bool:
 
 
 def unshield() -> None:
-    """Have the cancellations of this process pass all shields."""
-    kinds: tuple[type[Any], ...] = (anyio.CancelScope,)
-    if "trio" in sys.modules:
-        kinds += (sys.modules["trio"].CancelScope,)
-    scopes: list[Any] = [each for each in gc.get_objects() if isinstance(each, kinds)]
-    for scope in scopes:
+    """Have the cancellations of the running loop pass all shields of its tasks.
+
+    The scopes of another loop are left alone: objects of earlier tests are among those of the
+    process until they are collected, and a scope of asyncio's raises an error on trio.
+    """
+    for scope in list(_scopes_of_loop()):
         if scope.shield:
             scope.shield = False
+
+
+def _scopes_of_loop() -> Iterator[Any]:
+    """The scopes in which tasks of the running loop are; neither library tells of them."""
+    tasks = {task for task, _ in tasks_of_loop()}
+    if _is_trio():
+        for task in tasks:
+            status = getattr(task, "_cancel_status", None)
+            while status is not None:
+                yield status._scope  # noqa: SLF001
+                status = status.parent
+        return
+    for each in gc.get_objects():
+        if isinstance(each, anyio.CancelScope) and getattr(each, "_host_task", None) in tasks:
+            yield each
 
 
 @contextmanager

@@ -206,6 +206,38 @@ async def test_tasks_below_a_shield_end_soon_after_the_report(world: World, node
     assert world.clock.elapsed() <= STALL_S + LOOK_S + 60
 
 
+OF_AN_EARLIER_LOOP = """\
+import gc
+import anyio, pytest
+from millpond.testing import TookTooLong
+
+left = []
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_one(anyio_backend):
+    with anyio.CancelScope() as outer, anyio.CancelScope(shield=True) as scope:
+        left.append(scope)
+    outer.cancel()
+
+async def test_two(node, world):
+    assert left
+    with pytest.raises(TookTooLong, match="test_two waits"), world.guard():
+        async with node.connect("orders", mode="queue"):
+            with anyio.CancelScope(shield=True):
+                await anyio.Event().wait()
+
+async def test_three(node):
+    async with node.connect("orders") as orders:
+        await orders.put(b"1")
+"""
+
+
+@pytest.mark.parametrize("library", ["asyncio", "trio"])
+def test_shields_of_an_earlier_loop_are_left_alone(tmp_path: Path, library: str) -> None:
+    told = run(tmp_path, OF_AN_EARLIER_LOOP, f"--millpond-backends={library}", "-p", "anyio")
+    assert "3 passed" in told.stdout, told.stdout + told.stderr
+
+
 @pytest.fixture
 def over_soon(world: World) -> Iterator[None]:
     """A test that reads a clock itself is not said to poll."""
