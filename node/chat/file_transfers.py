@@ -15,12 +15,20 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from math import inf
-from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 import msgspec
 
-from millpond.actors.errors import BufferFull, Malformed, NotFound, RequestError
+from millpond.actors.errors import Malformed, NotFound, RequestError
+from millpond.node.chat.chunk_transfer import (
+    ANSWERED_WITHIN_S,
+    NOT_HERE,
+    PROBLEMS,
+    ChunkTransfer,
+    IncomingFile,
+    Progress,
+    problem_text,
+)
 from millpond.node.chat.conversation import Conversation
 from millpond.node.chat.conversation_log import ConversationLog
 from millpond.node.chat.files import ChatFiles, RefusedFile, clean_reason, stream_of
@@ -28,22 +36,13 @@ from millpond.node.chat.payloads import REASON_CHARS_MAX, FileStatus, encode_pay
 from millpond.node.chat.pending_files import PENDING_MAX, PendingFile, PendingFiles
 from millpond.node.chat.records import Kind, Transfer, conversation_stream
 from millpond.node.outbox import messages as m
-from millpond.node.outbox.context import GONE, Wakeup
-from millpond.node.outbox.file_requests import CHUNKS_AT_ONCE, check_offer
+from millpond.node.outbox.context import Wakeup
+from millpond.node.outbox.file_requests import check_offer
 from millpond.node.outbox.file_store import StoredFile
 from millpond.node.outbox.mailbox import KEYS_SUFFIX, mailbox_of
 from millpond.node.outbox.outbox import Outbox
 from millpond.node.outbox.routes import RedialDelay, Route, relay_routes, routes_to
-from millpond.node.peers.file_format import (
-    BadFile,
-    check_chunk,
-    open_chunk,
-    split_leaves,
-)
 from millpond.node.peers.identity import peer_id
-
-if TYPE_CHECKING:
-    from millpond.node.client.channel import Channel
 
 log = logging.getLogger(__name__)
 
@@ -53,24 +52,10 @@ STORED_CHECK_S = 600.0
 PUSHED_S = 10.0
 """A recipient does not fetch what it got a part of so recently."""
 FETCH_AFTER_S = 2.0
-ANSWERED_WITHIN_S = 60.0
 DROPS_MAX = 64
 """The most files that wait to be removed at relays."""
-PROBLEMS = (*GONE, RequestError, TimeoutError, msgspec.ValidationError)
 TOO_MANY = "too many files are on their way already"
 NOT_OFFERED = "it was not fetched in time"
-NOT_HERE = "the sender has it no more"
-WRONG_KEY = "it is not what its sender announced"
-
-
-AnswerT = TypeVar("AnswerT", bound=msgspec.Struct)
-
-
-class Progress(msgspec.Struct):
-    """How many chunks are transferred, and why there are no more (empty: nothing is in the way)."""
-
-    chunks: int = 0
-    problem: str = ""
 
 
 class FileTransfers:
@@ -93,6 +78,7 @@ class FileTransfers:
         self._outbox = outbox
         self._history = history
         self._files = files
+        self._chunks = ChunkTransfer(outbox.context, files)
         self._peer_knows_files = peer_knows_files
         self._send_delay = RedialDelay(outbox.context.rng)
         self._fetch_delay = RedialDelay(outbox.context.rng)
@@ -143,9 +129,11 @@ class FileTransfers:
             for route in routes:
                 try:
                     with anyio.fail_after(ANSWERED_WITHIN_S) as limit:
-                        refusal = await self._offer(route, pending, stored, progress, limit)
+                        refusal = await self._chunks.offer(
+                            route, self._peer, pending.file, stored, progress, limit
+                        )
                 except PROBLEMS as error:
-                    progress.problem = _problem(error, route)
+                    progress.problem = problem_text(error, route)
                     continue
                 if refusal is not None:
                     progress.problem = refusal
@@ -167,46 +155,6 @@ class FileTransfers:
                         await self._tell(pending, "stored")
                 return STORED_CHECK_S
         return self._send_delay.next_s()
-
-    async def _offer(
-        self,
-        route: Route,
-        pending: PendingFile,
-        stored: StoredFile,
-        progress: Progress,
-        limit: anyio.CancelScope,
-    ) -> str | None:
-        """Offer a file over a route, and put what is wanted of it; the reason of a refusal.
-
-        `limit` is moved on with each answer. Raises what is in PROBLEMS.
-        """
-        context, root = self._outbox.context, stored.root
-        async with context.dial(route, mailbox_of(self._peer), "producer") as channel:
-            body = {
-                "root": root,
-                "size": stored.size,
-                "leaves": stored.leaves,
-                "until": pending.file.until / 1000,
-            }
-            answer = await _ask(channel, m.PeerOperation.FILE_OFFER, body, m.FileOfferAnswer)
-            if answer.state == "refused":
-                return clean_reason(answer.reason) or "it is refused"
-            if answer.state != "wanted":
-                progress.problem = "the peer has not got the message yet"
-                progress.chunks = 0
-                return None
-            at = progress.chunks = answer.next
-            while at < pending.file.chunks:
-                limit.deadline = anyio.current_time() + ANSWERED_WITHIN_S
-                chunks = await self._files.store.read(stored, at, CHUNKS_AT_ONCE)
-                if not chunks:
-                    raise NotFound(NOT_HERE)
-                put = {"root": root, "first": at, "chunks": chunks}
-                next_ = (await _ask(channel, m.PeerOperation.FILE_PUT, put, m.FilePutAnswer)).next
-                if next_ <= at:
-                    raise Malformed("the other end stores no chunks")
-                at = progress.chunks = next_
-            return None
 
     def fetched(self, root: bytes, count: int) -> None:
         """The peer has fetched so many chunks of a file itself."""
@@ -301,12 +249,13 @@ class FileTransfers:
             for route, channel in self._sources():
                 try:
                     with anyio.fail_after(ANSWERED_WITHIN_S) as limit:
-                        await self._fetch(route, channel, pending, stored, progress, limit)
+                        incoming = self._incoming(pending)
+                        await self._chunks.fetch(route, channel, incoming, stored, progress, limit)
                 except RefusedFile as error:
                     await self._refuse(conversation, pending, str(error))
                     return CHECK_S
                 except PROBLEMS as error:
-                    progress.problem = _problem(error, route)
+                    progress.problem = problem_text(error, route)
                     continue
                 if progress.chunks >= pending.file.chunks:
                     self._fetch_delay.reset()
@@ -324,37 +273,6 @@ class FileTransfers:
         for relay in context.settings.via:
             for route in relay_routes(relay, context.book, allows_local=True):
                 yield route, mailbox_of(own) + KEYS_SUFFIX
-
-    async def _fetch(
-        self,
-        route: Route,
-        name: bytes,
-        pending: PendingFile,
-        stored: StoredFile,
-        progress: Progress,
-        limit: anyio.CancelScope,
-    ) -> None:
-        """Fetch what is missing of a file, as much as is there.
-
-        Raises RefusedFile, and what is in PROBLEMS.
-        """
-        root, at = pending.file.root_bytes, progress.chunks
-        async with self._outbox.context.dial(route, name, "consumer") as channel:
-            if not stored.leaves:
-                found = await _ask(
-                    channel, m.PeerOperation.FILE_LEAVES, {"root": root}, m.FileLeavesAnswer
-                )
-                stored = await self._learn_leaves(pending, found.leaves)
-            while at < pending.file.chunks:
-                limit.deadline = anyio.current_time() + ANSWERED_WITHIN_S
-                get = {"root": root, "first": at, "count": CHUNKS_AT_ONCE}
-                answer = await _ask(channel, m.PeerOperation.FILE_GET, get, m.FileGetAnswer)
-                if not answer.chunks:
-                    raise NotFound("not all of it is there yet")
-                before = at
-                at = progress.chunks = await self._store(pending, stored, at, answer.chunks)
-                if at <= before:
-                    raise Malformed("these are other chunks")
 
     async def offered(self, offer: m.FileOffer) -> m.FileOfferAnswer:
         """Take an offer of the peer. Raises Malformed, and the errors of the disk."""
@@ -378,7 +296,7 @@ class FileTransfers:
             await self._refuse(conversation, pending, str(error))
             return m.FileOfferAnswer("refused", reason=str(error))
         if not stored.leaves:
-            stored = await self._learn_leaves(pending, offer.leaves)
+            stored = await self._chunks.learn_leaves(self._incoming(pending), offer.leaves)
         self._pushed_at[pending.uuid] = self._outbox.context.now()
         return m.FileOfferAnswer("wanted", await self._files.store.count(stored))
 
@@ -395,7 +313,7 @@ class FileTransfers:
         if pending is None or stored is None or not stored.leaves:
             raise NotFound
         try:
-            at = await self._store(pending, stored, first, chunks)
+            at = await self._chunks.add(self._incoming(pending), stored, first, chunks)
         except RefusedFile as error:
             await self._refuse(conversation, pending, str(error))
             raise Malformed(str(error)) from error
@@ -406,54 +324,15 @@ class FileTransfers:
             self.incoming()
         return at
 
-    async def _store(
-        self, pending: PendingFile, stored: StoredFile, first: int, chunks: Sequence[bytes]
-    ) -> int:
-        """Store chunks that are those of the file. Raises Malformed for others, RefusedFile if the
-        key of the file is not theirs, and the errors of the disk."""
-        file, leaves = pending.file, stored.leaf_list
-        try:
-            for index, chunk in enumerate(chunks, first):
-                check_chunk(chunk, index, file.size, leaves)
-        except BadFile as error:
-            raise Malformed(str(error)) from error
-        try:
-            for index, chunk in enumerate(chunks, first):
-                open_chunk(file.key_bytes, index, chunk, is_last=index == file.chunks - 1)
-        except BadFile as error:
-            raise RefusedFile(WRONG_KEY) from error
-        return await self._files.store.append(stored, first, chunks)
-
-    async def _learn_leaves(self, pending: PendingFile, leaves: bytes) -> StoredFile:
-        """The stored file with its leaves. Raises Malformed, and the errors of the disk."""
-        file = pending.file
-        try:
-            split_leaves(leaves, file.size, file.root_bytes)
-        except BadFile as error:
-            raise Malformed(str(error)) from error
-        stored = self._files.store.find(stream_of(self._peer, Kind.IN, pending.uuid))
-        if stored is None:
-            raise NotFound
-        changed = msgspec.structs.replace(stored, leaves=leaves)
-        await self._files.store.replace(changed)
-        return changed
-
     async def _reserve(self, pending: PendingFile, number: int) -> StoredFile:
         """Room for a file of the peer. Raises RefusedFile, and the errors of the disk."""
-        file, store = pending.file, self._files.store
-        stream = stream_of(self._peer, Kind.IN, pending.uuid)
-        found = store.find(stream)
-        if found is not None:
-            return found
-        if number >= PENDING_MAX:
+        if number >= PENDING_MAX and self._files.store.find(self._incoming(pending).stream) is None:
             raise RefusedFile(TOO_MANY)
-        self._files.check_size(file.size)
-        now, until = self._outbox.context.now(), self._files.until()
-        stored = StoredFile(stream, file.root_bytes, self._peer, file.size, now, until)
-        try:
-            return await store.reserve(stored)
-        except BufferFull as error:
-            raise RefusedFile(f"there is no room for it: {error}") from error
+        return await self._chunks.reserve(self._incoming(pending))
+
+    def _incoming(self, pending: PendingFile) -> IncomingFile:
+        stream = stream_of(self._peer, Kind.IN, pending.uuid)
+        return IncomingFile(stream, pending.file, self._peer)
 
     async def _refuse(self, conversation: Conversation, pending: PendingFile, why: str) -> None:
         await self._tell(pending, "refused", why)
@@ -507,18 +386,3 @@ class FileTransfers:
         """Remove the files of messages that were deleted."""
         for uuid in files.take_dropped():
             await self._files.remove(self._peer, kind, uuid)
-
-
-async def _ask(
-    channel: Channel, operation: int, body: dict[str, object], shape: type[AnswerT]
-) -> AnswerT:
-    return msgspec.convert(await channel.peers(operation, body), shape)
-
-
-def _problem(error: BaseException, route: Route) -> str:
-    where = "the relay" if route.is_relay else "the peer"
-    if isinstance(error, RequestError):
-        return f"{where}: {error}"
-    if isinstance(error, TimeoutError):
-        return f"{where} does not answer"
-    return f"no connection to {where}"
