@@ -80,11 +80,15 @@ class Chat:
         self._conversations: dict[bytes, ConversationTask] = {}
         self._scopes: dict[bytes, anyio.CancelScope] = {}
         self._files = files
-        self.file_operations = FileOperations(
-            files, self._task_of, self._contact_task, outbox.context.settings.ttl_s
-        )
         self._search = Search(stream, outbox.context.now)
-        self._groups = Groups(outbox, stream)
+        self._groups = Groups(outbox, stream, files)
+        self.file_operations = FileOperations(
+            files,
+            lambda text: self._group_of(text) or self._task_of(text),
+            self._contact_task,
+            self._groups,
+            outbox.context.settings.ttl_s,
+        )
         self._has_new_book = True
         outbox.on_status(self._on_status)
         outbox.on_prekey(self._on_prekey)

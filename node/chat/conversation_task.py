@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import anyio
 
@@ -10,6 +10,7 @@ from millpond.actors.errors import BufferFull, DataTooLarge, EmptyData, NotFound
 from millpond.node.chat.actions import REACTION_BYTES_MAX, Action, said_text
 from millpond.node.chat.conversation import Conversation, ReadPositions
 from millpond.node.chat.conversation_log import ConversationLog
+from millpond.node.chat.file_messages import FileTransfer
 from millpond.node.chat.file_transfers import FileTransfers
 from millpond.node.chat.files import ChatFiles
 from millpond.node.chat.local_stream import LocalStream
@@ -145,6 +146,18 @@ class ConversationTask:
         if file is not None or action is Action.DELETE:
             self.transfers.outgoing()
         return own.sequence
+
+    @property
+    def key(self) -> bytes:
+        """The key of the peer, by which its files are named."""
+        return self.peer
+
+    def check_takes_files(self) -> None:
+        """A file can be sent to every contact."""
+
+    def file_transfers(self) -> Iterator[FileTransfer]:
+        """The files that are on their way."""
+        return self.transfers.transfers()
 
     async def sequence_of(self, uuid: str) -> int | None:
         """The sequence of a recent message of this node; None: there is none of this uuid."""

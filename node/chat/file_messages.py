@@ -77,7 +77,9 @@ class FileTransfersRequest(msgspec.Struct):
 
 class FileTransfer(msgspec.Struct):
     """A file on its way: that of a message of a `kind` (`out` or `in`). `done` of `chunks` are
-    transferred. `stored`: all are at a relay of the peer. `problem`: why there are no more."""
+    transferred. `stored`: all are at a relay of the peer. `problem`: why there are no more. In a
+    group `by` is the peer id of its author, if that is another member; the chunks of a file that
+    goes to several members are counted for each."""
 
     kind: str
     uuid: bytes
@@ -85,6 +87,7 @@ class FileTransfer(msgspec.Struct):
     chunks: int
     stored: bool
     problem: str
+    by: str = ""
 
 
 class FileTransfersAnswer(msgspec.Struct):

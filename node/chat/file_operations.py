@@ -2,37 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from millpond.actors.errors import Malformed, NotAllowed, NotFound
 from millpond.node.chat import file_messages as b
+from millpond.node.chat.actions import Action
 from millpond.node.chat.conversation_task import ConversationTask
 from millpond.node.chat.files import ChatFiles, RefusedFile
-from millpond.node.chat.records import COUNT_MAX, Kind
+from millpond.node.chat.groups.groups import Groups
+from millpond.node.chat.records import COUNT_MAX, Record
 from millpond.node.outbox import messages as m
 from millpond.node.outbox.file_requests import CHUNKS_AT_ONCE
 from millpond.node.outbox.file_store import FileStore, StoredFile
 from millpond.node.outbox.messages import PeerOperation, write_body
 from millpond.node.outbox.requests import PeerRequests
 from millpond.node.peers.envelope import UUID_BYTES
-from millpond.node.peers.file_format import FILE_BYTES_MAX
+from millpond.node.peers.file_format import FILE_BYTES_MAX, File
 from millpond.transports.p2p.bodies import read_body
 
 
+class FileConversation(Protocol):
+    """A conversation with files: with a peer, or of a group."""
+
+    @property
+    def key(self) -> bytes:
+        """The key of the peer, or the id of the group."""
+
+    def check_takes_files(self) -> None:
+        """Raises NotAllowed if no file can be sent."""
+
+    async def wait_loaded(self) -> None:
+        """Wait until the history is read."""
+
+    async def sequence_of(self, uuid: str) -> int | None:
+        """The sequence of a recent message of this node."""
+
+    async def record_at(self, sequence: int) -> Record | None:
+        """The record at a sequence."""
+
+    async def send(
+        self,
+        text: str,
+        uuid: str,
+        action: Action | None = None,
+        about: str = "",
+        file: File | None = None,
+    ) -> int:
+        """Store a message with a file, which is then sent; returns its sequence."""
+
+    def file_transfers(self) -> Iterable[b.FileTransfer]:
+        """The files that are on their way."""
+
+
 class FileOperations:
-    """The operations on files. `task_of` gives the conversation with a peer by its name, `find`
-    that with a key, if there is one."""
+    """The operations on files. `task_of` gives the conversation with a peer, or of a group, by its
+    name, `find` that with the key of a peer, if there is one."""
 
     def __init__(
         self,
         files: ChatFiles,
-        task_of: Callable[[str], ConversationTask],
+        task_of: Callable[[str], FileConversation],
         find: Callable[[bytes], ConversationTask | None],
+        groups: Groups,
         life_s: float,
     ) -> None:
         self._files = files
         self._task_of = task_of
         self._find = find
+        self._groups = groups
         self._life_s = life_s
 
     def register(self, peer_requests: PeerRequests) -> None:
@@ -52,9 +90,10 @@ class FileOperations:
             raise Malformed("size is out of range")
         if await task.sequence_of(uuid) is not None:
             return write_body(b.FileBeginAnswer(next=0, is_sent=True))
+        task.check_takes_files()
         try:
             size, type_ = request.size, media_type(request.type)
-            at = await self._files.begin(task.peer, uuid, size, request.name, type_)
+            at = await self._files.begin(task.key, uuid, size, request.name, type_)
         except RefusedFile as error:
             return write_body(b.FileBeginAnswer(error=str(error)))
         return write_body(b.FileBeginAnswer(next=at))
@@ -64,7 +103,7 @@ class FileOperations:
         task, uuid = self._task_of(request.peer), _uuid(request.uuid)
         if not 0 < len(request.chunks) <= CHUNKS_AT_ONCE or request.first < 0:
             raise Malformed(f"1 to {CHUNKS_AT_ONCE} chunks")
-        at = await self._files.add(task.peer, uuid, request.first, request.chunks)
+        at = await self._files.add(task.key, uuid, request.first, request.chunks)
         return write_body(b.FileChunksAnswer(at))
 
     async def _send(self, body: bytes) -> bytes:
@@ -72,10 +111,10 @@ class FileOperations:
         task, uuid = self._task_of(request.peer), _uuid(request.uuid)
         sequence = await task.sequence_of(uuid)
         if sequence is None:
-            file = await self._files.finish(task.peer, uuid, self._life_s)
+            file = await self._files.finish(task.key, uuid, self._life_s)
             text = f"file: {file.name} ({size_text(file.size)})"
             sequence = await task.send(text, uuid, file=file)
-            self._files.sent(task.peer, uuid)
+            self._files.sent(task.key, uuid)
         return write_body(b.FileSendAnswer(sequence))
 
     async def _read(self, body: bytes) -> bytes:
@@ -88,31 +127,13 @@ class FileOperations:
             raise NotFound("there is no such message")
         count = max(1, min(request.count, CHUNKS_AT_ONCE))
         return write_body(
-            b.FileReadAnswer(await self._files.read(task.peer, record, request.first, count))
+            b.FileReadAnswer(await self._files.read(task.key, record, request.first, count))
         )
 
     async def _transfers(self, body: bytes) -> bytes:
         task = self._task_of(read_body(body, b.FileTransfersRequest).peer)
         await task.wait_loaded()
-        conversation, found = task.conversation, []
-        if conversation is not None:
-            for kind, pending in (
-                (Kind.OUT, conversation.outgoing.files),
-                (Kind.IN, conversation.incoming.files),
-            ):
-                for each in pending:
-                    progress = task.transfers.progress_of(kind, each.uuid)
-                    found.append(
-                        b.FileTransfer(
-                            kind.value,
-                            bytes.fromhex(each.uuid),
-                            progress.chunks,
-                            each.file.chunks,
-                            each.is_stored,
-                            progress.problem,
-                        )
-                    )
-        return write_body(b.FileTransfersAnswer(found))
+        return write_body(b.FileTransfersAnswer(list(task.file_transfers())))
 
     # For contacts (`LocalFiles`).
 
@@ -122,25 +143,44 @@ class FileOperations:
         return self._files.store
 
     async def offer(self, sender: bytes, offer: m.FileOffer) -> m.FileOfferAnswer:
-        """Take an offer of a contact. Raises NotAllowed for others, Malformed, and the errors of
-        the disk."""
-        return await self._contact(sender).transfers.offered(offer)
+        """Take an offer of a contact, for the conversation with it or a group that both are in.
+        Raises NotAllowed for others, Malformed, and the errors of the disk."""
+        answer = await self._contact(sender).transfers.offered(offer)
+        for group in self._groups:
+            if answer.state != "unknown":
+                break
+            if group.conversation is not None:
+                answer = await group.files.offered(sender, offer)
+        return answer
 
     async def put(self, sender: bytes, root: bytes, first: int, chunks: Sequence[bytes]) -> int:
         """Store chunks of a contact; the number of those that are there. Raises NotAllowed for
         others, NotFound, Malformed, and the errors of the disk."""
-        return await self._contact(sender).transfers.put(root, first, chunks)
+        transfers = self._contact(sender).transfers
+        if not transfers.expects(root):
+            for group in self._groups:
+                if group.conversation is not None:
+                    at = await group.files.put(sender, root, first, chunks)
+                    if at is not None:
+                        return at
+        return await transfers.put(root, first, chunks)
 
     def sent_file(self, recipient: bytes, root: bytes) -> StoredFile | None:
-        """A file that is offered to a contact."""
+        """A file that is offered to a contact, or to the members of a group."""
         task = self._find(recipient)
-        return None if task is None else task.transfers.sent_file(root)
+        if task is None:
+            return None
+        groups = (group.files.sent_file(recipient, root) for group in self._groups)
+        sent = task.transfers.sent_file(root)
+        return sent or next((each for each in groups if each is not None), None)
 
     def fetched(self, recipient: bytes, root: bytes, count: int) -> None:
         """A contact has fetched so many chunks of a file."""
         task = self._find(recipient)
         if task is not None:
             task.transfers.fetched(root, count)
+            for group in self._groups:
+                group.files.fetched(recipient, root, count)
 
     def _contact(self, public: bytes) -> ConversationTask:
         task = self._find(public)

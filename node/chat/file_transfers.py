@@ -31,6 +31,7 @@ from millpond.node.chat.chunk_transfer import (
 )
 from millpond.node.chat.conversation import Conversation
 from millpond.node.chat.conversation_log import ConversationLog
+from millpond.node.chat.file_messages import FileTransfer
 from millpond.node.chat.files import ChatFiles, RefusedFile, clean_reason, stream_of
 from millpond.node.chat.payloads import REASON_CHARS_MAX, FileStatus, encode_payload
 from millpond.node.chat.pending_files import PENDING_MAX, PendingFile, PendingFiles
@@ -95,6 +96,26 @@ class FileTransfers:
     def progress_of(self, kind: Kind, uuid: str) -> Progress:
         """The progress of the file of a message."""
         return self.progress.setdefault(f"{kind.value}/{uuid}", Progress())
+
+    def transfers(self) -> Iterator[FileTransfer]:
+        """The files that are on their way."""
+        conversation = self._history.conversation
+        if conversation is None:
+            return
+        for kind, files in (
+            (Kind.OUT, conversation.outgoing.files),
+            (Kind.IN, conversation.incoming.files),
+        ):
+            for each in files:
+                progress = self.progress_of(kind, each.uuid)
+                yield FileTransfer(
+                    kind.value,
+                    bytes.fromhex(each.uuid),
+                    progress.chunks,
+                    each.file.chunks,
+                    each.is_stored,
+                    progress.problem,
+                )
 
     # Sending.
 
@@ -300,6 +321,11 @@ class FileTransfers:
         self._pushed_at[pending.uuid] = self._outbox.context.now()
         return m.FileOfferAnswer("wanted", await self._files.store.count(stored))
 
+    def expects(self, root: bytes) -> bool:
+        """True for a file of the peer that is on its way."""
+        conversation = self._history.conversation
+        return conversation is not None and conversation.incoming.by_root(root.hex()) is not None
+
     async def put(self, root: bytes, first: int, chunks: Sequence[bytes]) -> int:
         """Store chunks that the peer puts; returns the number of those that are there.
 
@@ -374,7 +400,7 @@ class FileTransfers:
                 return  # the history was read again
             if files.find(pending.uuid) is None:
                 return
-            record = files.record_of(pending.uuid, transfer, history.now_ms, reason)
+            record = files.record_of(pending, transfer, history.now_ms, reason)
             await history.append(conversation, [record])
         if transfer is not Transfer.STORED:
             for kind in (Kind.IN, Kind.OUT):

@@ -22,6 +22,7 @@ from millpond.actors.errors import (
     RequestError,
     StorageFailed,
 )
+from millpond.node.chat.pending_files import file_name
 from millpond.node.chat.records import Kind, Record
 from millpond.node.outbox.context import OutboxContext
 from millpond.node.outbox.file_requests import CHUNKS_AT_ONCE
@@ -76,10 +77,11 @@ class RefusedFile(Exception):
     """A file that the node does not take; the text says why."""
 
 
-def stream_of(peer: bytes, kind: Kind, uuid: str) -> bytes:
-    """The name of the stream of a file: that of the conversation, with a suffix."""
+def stream_of(peer: bytes, kind: Kind, name: str) -> bytes:
+    """The name of the stream of a file: that of the conversation, with a suffix. `peer`: its key,
+    or the id of a group."""
     side = "in" if kind is Kind.IN else "out"
-    return f"chat/{peer_id(peer)}!{side}!{uuid}".encode()
+    return f"chat/{peer_id(peer)}!{side}!{name}".encode()
 
 
 class ChatFiles:
@@ -228,7 +230,8 @@ class ChatFiles:
         file = record.file
         if file is None or record.kind not in (Kind.IN, Kind.OUT):
             raise NotFound("this message brings no file")
-        stored = self.store.find(stream_of(peer, record.kind, record.uuid))
+        name = file_name(record.by, record.uuid)
+        stored = self.store.find(stream_of(peer, record.kind, name))
         if stored is None or not stored.is_used:
             raise NotFound("this node has the file no more, or not yet")
         if await self.store.count(stored) < file.chunks:
@@ -242,9 +245,9 @@ class ChatFiles:
         except BadFile as error:
             raise StorageFailed(f"the file is damaged: {error}") from error
 
-    async def remove(self, peer: bytes, kind: Kind, uuid: str) -> None:
+    async def remove(self, peer: bytes, kind: Kind, name: str) -> None:
         """Remove the file of a message. One that cannot be removed now is removed later."""
-        stream = stream_of(peer, kind, uuid)
+        stream = stream_of(peer, kind, name)
         try:
             await self.store.remove(stream)
         except (RequestError, OSError) as error:

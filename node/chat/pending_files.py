@@ -1,5 +1,8 @@
 """Pending files: those of one direction of a conversation whose transfer has not ended.
 
+A file has the uuid of its message for a name; one that another member of a group has sent has the
+peer id of that member before it, as members choose the uuids of their messages.
+
 Sans-I/O, as `conversation`: it changes only with stored records.
 """
 
@@ -21,13 +24,30 @@ ENDED_MAX = 1000
 
 class PendingFile(msgspec.Struct):
     """A file whose transfer has not ended, brought by the message `uuid`, record `sequence`, at
-    `at` (ms). `is_stored`: it is complete at a relay of the recipient."""
+    `at` (ms). `is_stored`: it is complete at a relay of the recipient.
+
+    In a group `by` is the peer id of its author, if that is another member. `members`: the peer ids
+    of those to whom it goes; `ended`: of those that have it, or do not take it, with that state.
+    """
 
     uuid: str
     file: File
     sequence: int
     at: int
     is_stored: bool = False
+    by: str = ""
+    members: frozenset[str] = frozenset()
+    ended: dict[str, Transfer] = msgspec.field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        return file_name(self.by, self.uuid)
+
+
+def file_name(by: str, uuid: str) -> str:
+    """The name of the file of a message."""
+    return f"{by}!{uuid}" if by else uuid
 
 
 class PendingFiles:
@@ -45,9 +65,9 @@ class PendingFiles:
         """The pending files, the oldest first."""
         return list(self._files.values())
 
-    def find(self, uuid: str) -> PendingFile | None:
-        """The pending file of a message."""
-        return self._files.get(uuid)
+    def find(self, name: str) -> PendingFile | None:
+        """The pending file with a name."""
+        return self._files.get(name)
 
     def by_root(self, root: str) -> PendingFile | None:
         """The pending file with a root."""
@@ -58,44 +78,68 @@ class PendingFiles:
         return self._ended.get(root)
 
     def take_dropped(self) -> list[str]:
-        """The messages that were deleted since the last call: their files go."""
+        """The files whose messages were deleted since the last call."""
         dropped, self._dropped = self._dropped, []
         return dropped
 
-    def record_of(self, uuid: str, transfer: Transfer, now_ms: int, reason: str = "") -> Record:
-        """The record of a new state."""
+    def record_of(
+        self,
+        pending: PendingFile,
+        transfer: Transfer,
+        now_ms: int,
+        reason: str = "",
+        members: tuple[str, ...] = (),
+    ) -> Record:
+        """The record of a new state, for some `members` or for all."""
         return Record(
-            v=VERSION, kind=self._kind, at=now_ms, uuid=uuid, text=reason, transfer=transfer
+            v=VERSION,
+            kind=self._kind,
+            at=now_ms,
+            uuid=pending.uuid,
+            by=pending.by,
+            text=reason,
+            transfer=transfer,
+            members=members,
         )
 
     def add(self, sequence: int, record: Record) -> None:
         """A message was stored."""
-        file = record.file
-        if file is None or record.uuid in self._files:
+        file, name = record.file, file_name(record.by, record.uuid)
+        if file is None or name in self._files:
             return
-        self._files[record.uuid] = PendingFile(record.uuid, file, sequence, record.at)
-        self._roots[file.root] = record.uuid
+        self._files[name] = PendingFile(
+            record.uuid,
+            file,
+            sequence,
+            record.at,
+            by=record.by,
+            members=frozenset(record.members),
+        )
+        self._roots[file.root] = name
 
     def change(self, record: Record) -> None:
         """A new state was stored."""
-        pending = self._files.get(record.uuid)
+        pending = self._files.get(file_name(record.by, record.uuid))
         if pending is None or record.transfer is None:
+            return
+        if record.members:
+            pending.ended |= dict.fromkeys(record.members, record.transfer)
             return
         if record.transfer is Transfer.STORED:
             pending.is_stored = True
             return
         self._end(pending, record.transfer, record.text)
 
-    def drop(self, uuid: str) -> None:
-        """The message was deleted."""
-        self._dropped.append(uuid)
-        pending = self._files.get(uuid)
+    def drop(self, name: str) -> None:
+        """The message of a file was deleted."""
+        self._dropped.append(name)
+        pending = self._files.get(name)
         if pending is not None:
             self._end(pending, Transfer.EXPIRED, "its message was deleted")
 
     def _end(self, pending: PendingFile, transfer: Transfer, reason: str) -> None:
         root = pending.file.root
-        del self._files[pending.uuid]
+        del self._files[pending.name]
         self._roots.pop(root, None)
         self._ended[root] = transfer, reason
         if len(self._ended) > ENDED_MAX:

@@ -53,7 +53,7 @@ from millpond.node.chat import (
     sender,
 )
 from millpond.node.chat.groups import conversation as group_conversation
-from millpond.node.chat.groups import group_task, groups, membership, signed
+from millpond.node.chat.groups import group_task, groups, membership, shared_files, signed
 from millpond.node.cli import contexts, jsonl
 from millpond.node.cli.chat import shown_messages
 from millpond.node.cli.commands import import_
@@ -373,6 +373,7 @@ PEERS: dict[str, Numbers] = {
         membership.STATEMENTS_MAX,
         membership.BYTES_MAX,
     ),
+    "files of a group that a node gives to members": (shared_files.SHARED_MAX,),
     "groups of a node": (groups.GROUPS_MAX, groups.INVITATIONS_MAX),
     "a text to a group": (group_task.TEXT_BYTES_MAX,),
     "messages of a group that wait for earlier ones, or for a record": (

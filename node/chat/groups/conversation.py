@@ -15,6 +15,7 @@ import msgspec
 from millpond.node.chat.actions import Action, action_of, is_shown_alone
 from millpond.node.chat.conversation import LatestMessage, PendingReceipts, ReadPositions
 from millpond.node.chat.groups.membership import Verdict
+from millpond.node.chat.groups.shared_files import SharedFiles
 from millpond.node.chat.groups.signed import (
     SEEN_MAX,
     BadRecord,
@@ -24,8 +25,10 @@ from millpond.node.chat.groups.signed import (
     read_message,
 )
 from millpond.node.chat.payloads import Receipt, Text, UnknownPayload, decode_payload
+from millpond.node.chat.pending_files import PendingFiles, file_name
 from millpond.node.chat.records import VERSION, Kind, Record, State, is_newer
 from millpond.node.chat.reorder import GAP_WAIT_S
+from millpond.node.peers.file_format import with_clean_name
 from millpond.node.peers.identity import peer_id, public_key_of
 
 REMEMBERED_MAX = 100_000
@@ -111,6 +114,8 @@ class GroupConversation:
         self.line, self.count = "", 0
         """The line of this node, and the number of its last message."""
         self.last_hash = b""
+        self.files_out, self.files_in = PendingFiles(Kind.FILE_OUT), PendingFiles(Kind.FILE_IN)
+        self.shared = SharedFiles()
         self._own_id = own
         self._is_whole = is_whole
         self._life_ms = life_ms
@@ -194,8 +199,15 @@ class GroupConversation:
 
     # Events: each returns the records to be stored.
 
-    def add_own(self, message: GroupMessage, text: Text, signed: bytes, now_ms: int) -> Record:
-        """The record of a new message of this node."""
+    def add_own(
+        self,
+        message: GroupMessage,
+        text: Text,
+        signed: bytes,
+        now_ms: int,
+        members: tuple[str, ...] = (),
+    ) -> Record:
+        """The record of a new message of this node. `members`: those to whom its file goes."""
         return Record(
             v=VERSION,
             kind=Kind.OUT,
@@ -209,6 +221,8 @@ class GroupConversation:
             about=text.about,
             hash=message_hash(message).hex(),
             signed=signed,
+            file=text.file,
+            members=members,
         )
 
     def receive(self, received: Received, verdict: Verdict, now_ms: int) -> list[Record]:
@@ -310,6 +324,7 @@ class GroupConversation:
             hash=received.hash.hex(),
             signed=received.signed if received.targets else b"",
             targets=b"".join(received.targets),
+            file=None if text.file is None else with_clean_name(text.file),
         )
         return [*records, shown]
 
@@ -398,6 +413,10 @@ class GroupConversation:
                 self._replay_state(name, record)
             case Kind.NOTE:
                 self._replay_note(name, record)
+            case Kind.FILE_OUT:
+                self.files_out.change(record)
+            case Kind.FILE_IN:
+                self.files_in.change(record)
             case _:
                 return
 
@@ -430,6 +449,7 @@ class GroupConversation:
         self.last_hash = bytes.fromhex(record.hash)
         self._remember_hash(self._own_id, record)
         text = Text(record.line, record.n, record.at, record.text, record.action, record.about)
+        self._replay_file(sequence, record, self.files_out)
         self._own[record.uuid] = OwnGroupMessage(
             record.uuid, sequence, State.WAITING, text, set(), set()
         )
@@ -447,6 +467,7 @@ class GroupConversation:
         name = (record.by, record.uuid)
         self._held.pop(name, None)
         self._remember(name, record.at)
+        self._replay_file(sequence, record, self.files_in)
         self._advance(record.by, record.line, record.n + 1)
         self._remember_hash(record.by, record)
         head = SeenHead(public_key_of(record.by), record.line, record.n, bytes.fromhex(record.hash))
@@ -472,6 +493,16 @@ class GroupConversation:
         self._unread[sequence] = name
         if len(self._unread) > UNREAD_MAX:
             self._unread.popitem(last=False)
+
+    def _replay_file(self, sequence: int, record: Record, files: PendingFiles) -> None:
+        """A message may bring a file, or delete one."""
+        if action_of(record) is Action.DELETE:
+            name = file_name(record.by, record.about)
+            files.drop(name)
+            self.shared.drop(name)
+        elif record.file is not None and is_shown_alone(record):
+            files.add(sequence, record)
+            self.shared.add(record)
 
     def _replay_held(self, name: Name, record: Record) -> None:
         try:

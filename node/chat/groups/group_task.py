@@ -28,7 +28,10 @@ from millpond.actors.errors import (
 from millpond.node.chat.actions import REACTION_BYTES_MAX, Action, said_text
 from millpond.node.chat.conversation import ReadPositions
 from millpond.node.chat.conversation_log import ConversationLog
+from millpond.node.chat.file_messages import FileTransfer
+from millpond.node.chat.files import ChatFiles
 from millpond.node.chat.groups.conversation import GroupConversation, Outgoing, Received
+from millpond.node.chat.groups.file_transfers import GroupFileTransfers
 from millpond.node.chat.groups.membership import (
     BYTES_MAX,
     Added,
@@ -55,6 +58,7 @@ from millpond.node.chat.payloads import (
     HOPS_MAX,
     LINE_DIGITS,
     RECEIPTS_MAX,
+    FileStatus,
     GroupPayload,
     Receipt,
     Text,
@@ -62,10 +66,11 @@ from millpond.node.chat.payloads import (
     decode_payload,
     encode_payload,
 )
-from millpond.node.chat.records import PREFIX, State, conversation_stream
+from millpond.node.chat.records import PREFIX, Record, State, conversation_stream
 from millpond.node.outbox.context import Wakeup
 from millpond.node.outbox.outbox import Outbox
 from millpond.node.peers.envelope import UUID_BYTES
+from millpond.node.peers.file_format import File
 from millpond.node.peers.identity import peer_id, public_key_of
 from millpond.node.peers.peer import Trust
 
@@ -114,7 +119,11 @@ class GroupTask:
     """
 
     def __init__(
-        self, group: bytes, outbox: Outbox, stream: Callable[[bytes], LocalStream]
+        self,
+        group: bytes,
+        outbox: Outbox,
+        stream: Callable[[bytes], LocalStream],
+        files: ChatFiles,
     ) -> None:
         self.group = group
         self.membership = Membership(group)
@@ -131,11 +140,15 @@ class GroupTask:
             outbox.context.now,
             partial(_make_conversation, peer_id(self._own)),
         )
+        self.files = GroupFileTransfers(
+            group, outbox, self._history, files, lambda: self.membership, self._tell
+        )
         self._announcements: deque[Announcement] = deque(maxlen=ANNOUNCED_MAX)
         self._message_added = Wakeup()
         self._receipt_due = Wakeup()
         self._announced = Wakeup()
         self._has_held = Wakeup()
+        self._told_of_files: list[tuple[bytes, FileStatus]] = []
         self._asked_at: dict[bytes, float] = {}
         self._answered_at: dict[bytes, float] = {}
         self._told_at: dict[bytes, float] = {}
@@ -169,6 +182,7 @@ class GroupTask:
                 tasks.start_soon(self._send_receipts)
                 tasks.start_soon(self._send_announcements)
                 tasks.start_soon(self._release_held)
+                tasks.start_soon(self.files.run)
                 await self._history.until_broken()
                 raise OutcomeUnknown("it is unknown whether the history has the last records")
         finally:
@@ -201,7 +215,12 @@ class GroupTask:
     # Requests of the user.
 
     async def send(
-        self, text: str, uuid: str, action: Action | None = None, about: str = ""
+        self,
+        text: str,
+        uuid: str,
+        action: Action | None = None,
+        about: str = "",
+        file: File | None = None,
     ) -> int:
         """Store a message, which is then sent; returns its sequence. See `ConversationTask`."""
         text = said_text(action, text)
@@ -219,15 +238,43 @@ class GroupTask:
                 entropy = self._outbox.context.entropy
                 line = conversation.line or entropy(LINE_DIGITS // 2).hex()
                 what = "" if action is None else action.value
-                said = Text(line, conversation.count + 1, said_at, text, what, about)
+                n = conversation.count + 1
+                said = Text(line, n, said_at, text, what, about, file)
                 message = self._message(encode_payload(said), bytes.fromhex(uuid), conversation)
                 signed = sign(message, self._outbox.context.identity)
-                record = conversation.add_own(message, said, signed, said_at)
+                others = [each for each in self.membership.active if each != self._own]
+                members = () if file is None else tuple(peer_id(each) for each in others)
+                record = conversation.add_own(message, said, signed, said_at, members)
                 await self._history.append(conversation, [record])
                 own = conversation.own_message(uuid)
         assert own is not None
         self._message_added()
+        if file is not None or action is Action.DELETE:
+            self.files.outgoing()
         return own.sequence
+
+    @property
+    def key(self) -> bytes:
+        """The id of the group, by which its files are named."""
+        return self.group
+
+    def check_takes_files(self) -> None:
+        """Raises NotAllowed if nothing can be sent here."""
+        if not self.is_joined:
+            raise NotAllowed("this node takes no part in the group")
+
+    async def sequence_of(self, uuid: str) -> int | None:
+        """The sequence of a recent message of this node; None: there is none of this uuid."""
+        own = (await self._history.wait_conversation()).own_message(uuid)
+        return None if own is None else own.sequence
+
+    async def record_at(self, sequence: int) -> Record | None:
+        """The record at a sequence of the history. Raises RequestErrors."""
+        return await self._history.record_at(sequence)
+
+    def file_transfers(self) -> Iterable[FileTransfer]:
+        """The files that are on their way."""
+        return self.files.transfers()
 
     def _check_sending(
         self, conversation: GroupConversation, action: Action | None, about: str
@@ -351,12 +398,16 @@ class GroupTask:
                     by = None if is_member else peer
                     await self._receive_message(conversation, signed, payload, by)
                 await self._release(conversation)
+        told, self._told_of_files = self._told_of_files, []
+        for member, status in told:
+            await self.files.told(member, status)
         self._announce_statements(stored)
         self._pass_on(payload)
         self._compare(peer, payload)
         self._message_added()
         self._receipt_due()
         self._has_held()
+        self.files.incoming()
 
     def _announce_statements(self, stored: Iterable[bytes]) -> None:
         """Tell all members of statements of those that this node has added: two that were invited
@@ -485,6 +536,10 @@ class GroupTask:
         if isinstance(body, Receipt):
             if self.membership.status(message.by) is MemberStatus.JOINED:
                 await self._history.append(conversation, conversation.receipts(by, body, now_ms))
+                self.files.delivered(message.by)
+        elif isinstance(body, FileStatus):
+            if self.membership.status(message.by) is MemberStatus.JOINED:
+                self._told_of_files.append((message.by, body))
         elif isinstance(body, Text):
             targets = self._targets(payload)
             received = Received(message, body, message_hash(message), signed, targets)
@@ -552,7 +607,8 @@ class GroupTask:
         for signed in payload.messages:
             try:
                 message = read_message(signed)
-                is_receipt = isinstance(decode_payload(message.body), Receipt)
+                body = decode_payload(message.body)
+                is_receipt = isinstance(body, Receipt | FileStatus)
             except (BadRecord, UnknownPayload):
                 continue
             is_member = self.membership.status(message.by) is MemberStatus.JOINED
@@ -735,15 +791,19 @@ class GroupTask:
                 continue
             receipts, by_author = pending
             for author, uuids in by_author.items():
-                body = encode_payload(Receipt.of_state(receipts.state, uuids))
-                uuid = self._outbox.context.entropy(UUID_BYTES)
-                signed = sign(self._message(body, uuid), self._outbox.context.identity)
-                until = self._outbox.context.now() + self._ttl_s
-                what = Announcement({public_key_of(author)}, until, messages=(signed,))
-                what.targets -= await self._dispatch(what)
-                if what.targets:
-                    self._announcements.append(what)
+                await self._tell(public_key_of(author), Receipt.of_state(receipts.state, uuids))
             await self._history.mark_receipt_sent(conversation, receipts)
+
+    async def _tell(self, member: bytes, payload: Receipt | FileStatus) -> None:
+        """Send what is no message of the history to a member; what cannot be sealed now is sent
+        later, from memory."""
+        context = self._outbox.context
+        message = self._message(encode_payload(payload), context.entropy(UUID_BYTES))
+        signed = sign(message, context.identity)
+        what = Announcement({member}, context.now() + self._ttl_s, messages=(signed,))
+        what.targets -= await self._dispatch(what)
+        if what.targets:
+            self._announcements.append(what)
 
     # The stored membership.
 

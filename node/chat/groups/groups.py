@@ -12,6 +12,7 @@ from anyio.abc import TaskGroup
 from millpond.actors.errors import BufferFull, RequestError, UnknownPeer
 from millpond.actors.runtime.supervisor import contain
 from millpond.node.chat import messages as b
+from millpond.node.chat.files import ChatFiles
 from millpond.node.chat.groups.group_task import GroupTask, group_stream
 from millpond.node.chat.groups.membership import Membership, MemberStatus, new_group
 from millpond.node.chat.groups.signed import NONCE_BYTES, BadRecord, Change
@@ -46,8 +47,11 @@ CHANGES = {
 class Groups:
     """The groups of a node; `run` is their task. `stream` opens the local stream of a name."""
 
-    def __init__(self, outbox: Outbox, stream: Callable[[bytes], LocalStream]) -> None:
+    def __init__(
+        self, outbox: Outbox, stream: Callable[[bytes], LocalStream], files: ChatFiles
+    ) -> None:
         self._outbox = outbox
+        self._files = files
         self._open_stream = stream
         self._groups: dict[bytes, GroupTask] = {}
         self._lock = anyio.Lock()
@@ -75,7 +79,7 @@ class Groups:
             await anyio.sleep_forever()
 
     def _task(self, group: bytes) -> GroupTask:
-        return GroupTask(group, self._outbox, self._open_stream)
+        return GroupTask(group, self._outbox, self._open_stream, self._files)
 
     def _start(self, task: GroupTask) -> None:
         if self._tasks is not None:

@@ -257,9 +257,6 @@ class Dialogue:
     # Files.
 
     async def _send_file(self, path: str) -> None:
-        if self._chat.group is not None:
-            await self._screen.show(["not sent: groups take no files"])
-            return
         uuid = os.urandom(UUID_BYTES)
         try:
             sequence = await send_file(self._client, self._chat, path_of(path), uuid)

@@ -20,6 +20,7 @@ from millpond.actors.errors import NotFound
 from millpond.node.chat.file_messages import FileTransfer
 from millpond.node.chat.file_operations import size_text
 from millpond.node.chat.messages import ChatInfo
+from millpond.node.chat.pending_files import file_name
 from millpond.node.chat.records import Kind, Record, Transfer
 from millpond.node.cli.chat.client import ChatClient
 from millpond.node.cli.chat.view import CHANGE_INDENT, clean
@@ -53,12 +54,13 @@ class NotSent(Exception):
 
 class KnownFile(msgspec.Struct):
     """A file of the message at `sequence`. `told`: the progress in percent, and the problem, that
-    were shown last."""
+    were shown last. In a group `received` counts the members that have it."""
 
     sequence: int
     record: Record
     transfer: Transfer | None = None
     told: tuple[int, str] = (0, "")
+    received: int = 0
 
     @property
     def name(self) -> str:
@@ -72,6 +74,7 @@ class KnownFiles:
 
     def __init__(self) -> None:
         self._files: OrderedDict[tuple[Kind, str], KnownFile] = OrderedDict()
+        """By the kind of the message, and `file_name`."""
 
     @property
     def are_pending(self) -> bool:
@@ -87,24 +90,31 @@ class KnownFiles:
     def learn(self, sequence: int, record: Record) -> list[str]:
         """Take a record; the lines about a new state."""
         if record.kind in (Kind.IN, Kind.OUT) and record.file is not None:
-            self._files[record.kind, record.uuid] = KnownFile(sequence, record)
+            self._files[record.kind, file_name(record.by, record.uuid)] = KnownFile(
+                sequence, record
+            )
             if len(self._files) > FILES_MAX:
                 self._files.popitem(last=False)
         if record.kind not in (Kind.FILE_IN, Kind.FILE_OUT) or record.transfer is None:
             return []
         is_own = record.kind is Kind.FILE_OUT
-        known = self._files.get((Kind.OUT if is_own else Kind.IN, record.uuid))
+        name = file_name(record.by, record.uuid)
+        known = self._files.get((Kind.OUT if is_own else Kind.IN, name))
         if known is None:
             return []
+        if record.members:
+            return _of_members(known, record)
         known.transfer = record.transfer
         text = (_SENDERS if is_own else _RECIPIENTS).get(record.transfer, record.transfer.value)
+        if known.record.members and record.transfer is Transfer.RECEIVED:
+            text = f"received by {known.received} of {_members(known)}"
         why = f" ({clean(record.text)})" if record.text else ""
         return [f"{CHANGE_INDENT}{known.name}: {text}{why}"]
 
     def progress(self, transfers: list[FileTransfer]) -> Iterator[str]:
         """The lines about transfers that went on, or do not."""
         for each in transfers:
-            known = self._files.get((Kind(each.kind), each.uuid.hex()))
+            known = self._files.get((Kind(each.kind), file_name(each.by, each.uuid.hex())))
             if known is None or (each.stored and not each.problem):
                 continue
             percent = 100 * each.done // max(1, each.chunks) // STEP * STEP
@@ -114,6 +124,22 @@ class KnownFiles:
                 why = f", {problem}" if problem else ""
                 way = "sent" if each.kind == Kind.OUT.value else "received"
                 yield f"{CHANGE_INDENT}{known.name}: {percent} % {way}{why}"
+
+
+def _members(file: KnownFile) -> str:
+    count = len(file.record.members)
+    return "1 member" if count == 1 else f"{count} members"
+
+
+def _of_members(file: KnownFile, record: Record) -> list[str]:
+    """The lines about what members of a group say of a file."""
+    if record.transfer is Transfer.RECEIVED:
+        file.received += len(record.members)
+        return []
+    why = f" ({clean(record.text)})" if record.text else ""
+    return [
+        f"{CHANGE_INDENT}{file.name}: not taken by {len(record.members)} of {_members(file)}{why}"
+    ]
 
 
 def _is_pending(file: KnownFile) -> bool:

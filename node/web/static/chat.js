@@ -344,10 +344,6 @@ class Page {
   attach(files) {
     const talk = this.talks.get(this.open);
     if (!talk) return;
-    if (this.chat(this.open)?.group) {
-      announce("Groups take no files.");
-      return;
-    }
     for (const file of [...files].slice(0, FILES_AT_ONCE)) {
       const uuid = hex(crypto.getRandomValues(new Uint8Array(16)));
       const item = talk.write(uuid, `file: ${file.name}`, Date.now());

@@ -7,7 +7,8 @@
 // A peer chooses the uuids of its messages: one may be that of a message from here, or of an invite.
 // Edits, deletions and reactions are records about a message, which may be in an older page.
 // A message with a file has {file: {name, size, type}, transfer: {state, reason}} and, while that is
-// on its way, {progress: {done, problem}}.
+// on its way, {progress: {done, problem}}. In a group one from here has {recipients}, their number,
+// and {fileTold: {received, refused}}: how many of them have it, or do not take it.
 // A message from here that is not in the stream yet is an item of the outbox, without a sequence.
 
 import { Refused, code } from "./p2p.js";
@@ -35,6 +36,7 @@ export class Talk {
     this.outbox = [];
     this.states = new Map();
     this.transfers = new Map();
+    this.fileTold = new Map();
     this.byKey = new Map();
     this.keys = new Map();
     this.told = new Map();
@@ -179,6 +181,8 @@ export class Talk {
     if (isFile(record.file)) {
       item.file = record.file;
       item.transfer = this.transfers.get(key) ?? null;
+      item.recipients = Array.isArray(record.members) ? record.members.length : 0;
+      if (this.fileTold.has(key)) item.fileTold = fileCounts(this.fileTold.get(key));
     }
     if (kind === "out") {
       this.outbox = this.outbox.filter((each) => each.uuid !== uuid);
@@ -277,12 +281,25 @@ export class Talk {
   }
 
   /** The file of a message has a new state; of an older page, it may be no news. */
-  tellFile({ kind, uuid, transfer, text = "", at }) {
-    const key = keyOf({ kind: kind === "file-in" ? "in" : "out", uuid });
+  tellFile({ kind, uuid, by = "", transfer, text = "", at, members = [] }) {
+    const key = keyOf({ kind: kind === "file-in" ? "in" : "out", uuid, by });
+    if (members.length) {
+      this.tellFileOfMembers(key, transfer, members);
+      return;
+    }
     if ((this.transfers.get(key)?.at ?? -1) > at) return;
     this.transfers.set(key, { state: transfer, reason: text, at });
     const item = this.byKey.get(key);
     if (item) item.transfer = this.transfers.get(key);
+  }
+
+  /** Members of a group have a file from here, or do not take it. */
+  tellFileOfMembers(key, transfer, members) {
+    const told = this.fileTold.get(key) ?? { received: new Set(), refused: new Set() };
+    this.fileTold.set(key, told);
+    for (const member of members) told[transfer]?.add(member);
+    const item = this.byKey.get(key);
+    if (item) item.fileTold = fileCounts(told);
   }
 
   /** Files that are on their way. */
@@ -295,8 +312,8 @@ export class Talk {
   /** Learn how far transfers are; gives whether anything is new. */
   progress(transfers, hex) {
     let isNew = false;
-    for (const { kind, uuid, done, chunks, problem, stored } of transfers) {
-      const item = this.byKey.get(keyOf({ kind, uuid: hex(uuid) }));
+    for (const { kind, uuid, by, done, chunks, problem, stored } of transfers) {
+      const item = this.byKey.get(keyOf({ kind, uuid: hex(uuid), by }));
       if (!item?.file) continue;
       const progress = { done: stored ? 1 : done / chunks, problem };
       isNew ||= JSON.stringify(progress) !== JSON.stringify(item.progress);
@@ -312,6 +329,10 @@ export class Talk {
     const item = this.byKey.get(uuid);
     if (item && rank > RANKS.indexOf(item.state)) item.state = state;
   }
+}
+
+function fileCounts({ received, refused }) {
+  return { received: received.size, refused: refused.size };
 }
 
 function isFile(file) {

@@ -38,8 +38,8 @@ export function rowsOf(items, before, newFrom, talk, name, isLast) {
     const parts = [item.state, author, counts, isAccepted, item.error, follows, isTail, tells, item.sequence];
     const changes = [item.text, item.isEdited, item.isDeleted, item.reactions, quote, hasMenu];
     const image = talk.images.get(item.key);
-    const { transfer, progress, uploaded, fetched, fileError } = item;
-    const file = item.file && [transfer, progress, uploaded, fetched, fileError, image];
+    const { transfer, progress, uploaded, fetched, fileError, fileTold } = item;
+    const file = item.file && [transfer, progress, uploaded, fetched, fileError, fileTold, image];
     const look = JSON.stringify([...parts, ...changes, file]);
     const build = () =>
       itemRow(item, { image, follows, isTail, tells, name: author, names: talk, chat: name, isAccepted, quote, hasMenu, counts });
@@ -157,9 +157,10 @@ function fileWords(item) {
   if (item.fileError) return item.fileError;
   if (item.sequence === undefined) return item.state === "failed" ? "" : "being added";
   const why = transfer?.reason ? `: ${transfer.reason}` : "";
+  const counts = fileCountsOf(item);
   switch (transfer?.state) {
     case "received":
-      return kind === "out" ? "received" : "";
+      return kind === "out" ? counts || "received" : "";
     case "refused":
       return `not taken${why}`;
     case "expired":
@@ -167,8 +168,16 @@ function fileWords(item) {
     case "stored":
       return "at a relay, until it is fetched";
     default:
-      return progress?.problem || (kind === "out" ? "on its way" : "arriving");
+      return [counts, progress?.problem].filter(Boolean).join(", ") || (kind === "out" ? "on its way" : "arriving");
   }
+}
+
+/** How many members of a group have a file from here. */
+function fileCountsOf({ fileTold, recipients }) {
+  if (!fileTold || !recipients) return "";
+  const { received, refused } = fileTold;
+  const counted = `received by ${received} of ${recipients}`;
+  return refused ? `${counted}, not taken by ${refused}` : counted;
 }
 
 function quoted({ kind, text }, name) {

@@ -15,10 +15,12 @@ from millpond.node.chat.groups.conversation import (
     Received,
 )
 from millpond.node.chat.groups.membership import Verdict
+from millpond.node.chat.groups.shared_files import SHARED_MAX, SharedFiles
 from millpond.node.chat.groups.signed import GroupMessage, SeenHead, message_hash, sign
 from millpond.node.chat.payloads import Receipt, Text, encode_payload
 from millpond.node.chat.records import Kind, Record, State
 from millpond.node.chat.reorder import GAP_WAIT_S
+from millpond.node.peers.file_format import File
 from millpond.node.peers.identity import Identity, peer_id
 
 ALICE, BOB, CAROL = (Identity.from_seed(bytes([each]) * 32) for each in (1, 2, 3))
@@ -217,3 +219,16 @@ def test_receipts_count_members_once_and_only_for_own_messages() -> None:
         State.DELIVERED,
         State.READ,
     ]
+
+
+def test_so_many_files_are_given_to_members() -> None:
+    shared = SharedFiles()
+    for n in range(SHARED_MAX + 2):
+        file = File(root=f"{n:064x}", size=1, key=f"{n:064x}", name="a")
+        shared.add(Record(1, Kind.IN, n, f"{n:032x}", "file", by="b", file=file, targets=b"k" * 64))
+    assert len(shared.passed_on) == SHARED_MAX
+    assert not shared.by_root(f"{1:064x}")
+    (found,) = shared.by_root(f"{2:064x}")
+    assert (found.name, found.targets) == (f"b!{2:032x}", frozenset({b"k" * 32}))
+    shared.drop(found.name)
+    assert not shared.by_root(f"{2:064x}")

@@ -1,0 +1,521 @@
+"""The transfers of the files of one group.
+
+The sealed bytes of a file are the same for all members, and its key is in the message alone. The
+author offers it to each member that is a contact, at its node or at a relay of it. A member that
+passes the message on to others offers them the file as well, once it has all of it. A recipient
+takes what it is offered, and after a moment looks for the file itself: at the author, at the member
+from which messages of the author come, at its own relays, and at other members that are contacts.
+
+Files are given to active members alone, so a removed member gets no later one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import islice
+from math import inf
+
+import anyio
+import msgspec
+
+from millpond.actors.errors import Malformed, NotFound
+from millpond.node.chat.chunk_transfer import (
+    ANSWERED_WITHIN_S,
+    NOT_HERE,
+    PROBLEMS,
+    ChunkTransfer,
+    IncomingFile,
+    Progress,
+    problem_text,
+)
+from millpond.node.chat.conversation_log import ConversationLog
+from millpond.node.chat.file_messages import FileTransfer
+from millpond.node.chat.files import ChatFiles, RefusedFile, clean_reason, stream_of
+from millpond.node.chat.groups.conversation import GroupConversation
+from millpond.node.chat.groups.membership import Membership
+from millpond.node.chat.groups.shared_files import SharedFile
+from millpond.node.chat.payloads import REASON_CHARS_MAX, FileStatus
+from millpond.node.chat.pending_files import PENDING_MAX, PendingFile, PendingFiles
+from millpond.node.chat.records import Kind, Transfer
+from millpond.node.outbox import messages as m
+from millpond.node.outbox.context import Wakeup
+from millpond.node.outbox.file_requests import check_offer
+from millpond.node.outbox.file_store import StoredFile
+from millpond.node.outbox.mailbox import KEYS_SUFFIX, mailbox_of
+from millpond.node.outbox.outbox import Outbox
+from millpond.node.outbox.routes import RedialDelay, Route, relay_routes, routes_to
+from millpond.node.peers.file_format import File
+from millpond.node.peers.identity import peer_id, public_key_of
+
+log = logging.getLogger(__name__)
+
+CHECK_S = 60.0
+STORED_CHECK_S = 600.0
+"""A file at a relay is offered there again so often, as long as nothing is heard of it."""
+PUSHED_S = 10.0
+"""A recipient does not fetch what it got a part of so recently."""
+FETCH_AFTER_S = 2.0
+ASKED_MAX = 8
+"""The most other members that are asked for a file in one round."""
+TOO_MANY = "too many files are on their way already"
+NOT_OFFERED = "it was not fetched in time"
+
+Tell = Callable[[bytes, FileStatus], Awaitable[None]]
+"""Tells a member the state of a file."""
+
+
+class _Share(msgspec.Struct):
+    """A file on its way to one member; the next attempt is due at `due_at`."""
+
+    progress: Progress
+    delay: RedialDelay
+    due_at: float = -inf
+    is_stored: bool = False
+    is_done: bool = False
+
+
+class GroupFileTransfers:
+    """The transfers of one group. `outgoing` and `incoming` wake them. `membership` gives the
+    members as they are now."""
+
+    def __init__(
+        self,
+        group: bytes,
+        outbox: Outbox,
+        history: ConversationLog[GroupConversation],
+        files: ChatFiles,
+        membership: Callable[[], Membership],
+        tell: Tell,
+    ) -> None:
+        self.outgoing = Wakeup()
+        self.incoming = Wakeup()
+        self._group = group
+        self._outbox = outbox
+        self._own = outbox.context.identity.public
+        self._history = history
+        self._files = files
+        self._membership = membership
+        self._tell = tell
+        self._chunks = ChunkTransfer(outbox.context, files)
+        self._shares: dict[str, dict[bytes, _Share]] = {}
+        """By the name of the file, and the member."""
+        self._received: dict[str, Progress] = {}
+        self._fetch_delay = RedialDelay(outbox.context.rng)
+        self._pushed_at: dict[str, float] = {}
+
+    async def run(self) -> None:
+        """Send and receive files until cancelled. Raises RequestErrors of the history."""
+        self._shares.clear()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._send_all)
+            tasks.start_soon(self._receive_all)
+
+    def transfers(self) -> Iterator[FileTransfer]:
+        """The files that are on their way."""
+        conversation = self._history.conversation
+        if conversation is None:
+            return
+        for pending in conversation.files_out.files:
+            shares, chunks = self._shares.get(pending.name, {}), pending.file.chunks
+            done = sum(min(each.progress.chunks, chunks) for each in shares.values())
+            problems = (each.progress.problem for each in shares.values() if not each.is_done)
+            yield FileTransfer(
+                Kind.OUT.value,
+                bytes.fromhex(pending.uuid),
+                done,
+                chunks * max(1, len(shares)),
+                bool(shares) and all(each.is_done or each.is_stored for each in shares.values()),
+                next((each for each in problems if each), self._lost_text(pending)),
+            )
+        for pending in conversation.files_in.files:
+            progress = self._received.get(pending.name, Progress())
+            yield FileTransfer(
+                Kind.IN.value,
+                bytes.fromhex(pending.uuid),
+                progress.chunks,
+                pending.file.chunks,
+                False,
+                progress.problem,
+                pending.by,
+            )
+
+    def _lost_text(self, pending: PendingFile) -> str:
+        """The words about members to whom no way is known."""
+        book, membership = self._outbox.context.book, self._membership()
+        left = {public_key_of(each) for each in pending.members - pending.ended.keys()}
+        contacts = {each for each in membership.active if book.is_contact(each)}
+        _, lost = membership.next_hops(self._own, left & set(membership.active), contacts)
+        members = "1 member" if len(lost) == 1 else f"{len(lost)} members"
+        return f"{members} NOT REACHED from here: add them as contacts" if lost else ""
+
+    # Sending.
+
+    def delivered(self, member: bytes) -> None:
+        """A member has got messages: it may know now what it is offered."""
+        for shares in self._shares.values():
+            share = shares.get(member)
+            if share is not None and not share.is_done and not share.is_stored:
+                share.due_at = -inf
+                self.outgoing()
+
+    async def _send_all(self) -> None:
+        while True:
+            conversation = await self._history.wait_conversation()
+            await self._remove_dropped(conversation.files_out, Kind.OUT)
+            wait_s = CHECK_S
+            for pending in conversation.files_out.files:
+                wait_s = min(wait_s, await self._send(conversation, pending))
+            for shared in conversation.shared.passed_on[-PENDING_MAX:]:
+                wait_s = min(wait_s, await self._pass_on(shared))
+            await self.outgoing.wait(wait_s)
+
+    async def _send(self, conversation: GroupConversation, pending: PendingFile) -> float:
+        """Send a file of this node to members; returns the delay before the next attempt."""
+        files = conversation.files_out
+        stored = self._files.store.find(stream_of(self._group, Kind.OUT, pending.name))
+        if stored is None or not stored.is_used:
+            await self._record(files, pending, Transfer.EXPIRED, NOT_HERE)
+            return CHECK_S
+        if self._is_over(pending.file):
+            count = len(pending.members - pending.ended.keys())
+            reason = f"{count} of {len(pending.members)} members did not fetch it in time"
+            await self._record(files, pending, Transfer.EXPIRED, reason)
+            return CHECK_S
+        active = set(self._membership().active)
+        wanted = {public_key_of(each) for each in pending.members - pending.ended.keys()} & active
+        if not wanted:
+            is_refused = pending.ended and Transfer.RECEIVED not in pending.ended.values()
+            transfer = Transfer.REFUSED if is_refused else Transfer.RECEIVED
+            await self._record(files, pending, transfer, "by all members" if is_refused else "")
+            return CHECK_S
+
+        async def ended(member: bytes, refusal: str | None) -> None:
+            await self._end_for(pending, member, refusal)
+
+        async def at_relay(member: bytes) -> None:
+            await self._tell(member, FileStatus(pending.uuid, "stored"))
+
+        wait_s = await self._offer_all(pending.name, pending.file, stored, wanted, ended, at_relay)
+        return 0.0 if wanted <= {public_key_of(each) for each in pending.ended} else wait_s
+
+    async def _pass_on(self, shared: SharedFile) -> float:
+        """Send a file of another member to those that get its message through this node."""
+        stored = self._whole(shared)
+        if stored is None or self._is_over(shared.file):
+            self._shares.pop(shared.name, None)
+            return CHECK_S
+        targets = shared.targets & set(self._membership().active)
+        targets -= {self._own, public_key_of(shared.by)}
+        if await self._files.store.count(stored) < shared.file.chunks:
+            return CHECK_S
+        shares = self._shares.get(shared.name, {})
+        wanted = {each for each in targets if each not in shares or not shares[each].is_done}
+
+        async def ended(member: bytes, refusal: str | None) -> None:
+            del member, refusal  # the author hears of it, too
+
+        async def at_relay(member: bytes) -> None:
+            del member  # it looks for the file
+
+        return await self._offer_all(shared.name, shared.file, stored, wanted, ended, at_relay)
+
+    async def _offer_all(
+        self,
+        name: str,
+        file: File,
+        stored: StoredFile,
+        members: set[bytes],
+        ended: Callable[[bytes, str | None], Awaitable[None]],
+        at_relay: Callable[[bytes], Awaitable[None]],
+    ) -> float:
+        """Offer a file to members, as many at once as the node transfers files."""
+        context = self._outbox.context
+        book, now = context.book, context.now()
+        shares = self._shares.setdefault(name, {})
+        contacts = sorted(each for each in members if book.is_contact(each))
+
+        async def offer(member: bytes, share: _Share) -> None:
+            async with self._files.limiter:
+                await self._offer(member, file, stored, share, ended, at_relay)
+
+        async with anyio.create_task_group() as tasks:
+            for member in contacts:
+                share = shares.setdefault(member, _Share(Progress(), RedialDelay(context.rng)))
+                if share.due_at <= now and not share.is_done:
+                    tasks.start_soon(offer, member, share)
+        now = context.now()
+        due = [shares[each].due_at - now for each in contacts if not shares[each].is_done]
+        return max(0.0, min([CHECK_S, *due]))
+
+    async def _offer(
+        self,
+        member: bytes,
+        file: File,
+        stored: StoredFile,
+        share: _Share,
+        ended: Callable[[bytes, str | None], Awaitable[None]],
+        at_relay: Callable[[bytes], Awaitable[None]],
+    ) -> None:
+        context, progress = self._outbox.context, share.progress
+        peer = context.book.by_public(member)
+        for route in () if peer is None else routes_to(peer, context.book, self._own):
+            if share.is_done or member not in self._membership().active:
+                return
+            try:
+                with anyio.fail_after(ANSWERED_WITHIN_S) as limit:
+                    refusal = await self._chunks.offer(route, member, file, stored, progress, limit)
+            except PROBLEMS as error:
+                progress.problem = problem_text(error, route)
+                continue
+            if refusal is not None:
+                progress.problem = refusal
+                if route.is_relay:
+                    continue
+                share.is_done = True
+                await ended(member, refusal)
+                return
+            if progress.chunks < file.chunks:  # the member has no message of it yet
+                continue
+            share.delay.reset()
+            progress.problem = ""
+            if not route.is_relay:
+                share.is_done = True
+                await ended(member, None)
+                return
+            share.due_at = context.now() + STORED_CHECK_S
+            if not share.is_stored:
+                share.is_stored = True
+                await at_relay(member)
+            return
+        share.due_at = context.now() + share.delay.next_s()
+
+    async def _end_for(self, pending: PendingFile, member: bytes, refusal: str | None) -> None:
+        transfer = Transfer.RECEIVED if refusal is None else Transfer.REFUSED
+        conversation = await self._history.wait_conversation()
+        if peer_id(member) in pending.ended:
+            return
+        await self._record(
+            conversation.files_out, pending, transfer, refusal or "", (peer_id(member),)
+        )
+
+    async def told(self, member: bytes, status: FileStatus) -> None:
+        """A member has told the state of a file. Raises RequestErrors of the history."""
+        if status.state == "stored":
+            self._fetch_delay.reset()
+            self.incoming()
+            return
+        conversation = await self._history.wait_conversation()
+        pending = conversation.files_out.find(status.of)
+        if pending is None or peer_id(member) not in pending.members:
+            return
+        share = self._shares.get(pending.name, {}).get(member)
+        if share is not None:
+            share.is_done = True
+        refusal = clean_reason(status.text) or "it is refused"
+        await self._end_for(pending, member, None if status.state == "received" else refusal)
+        self.outgoing()
+
+    def sent_file(self, recipient: bytes, root: bytes) -> StoredFile | None:
+        """A file for an active member."""
+        conversation = self._history.conversation
+        if conversation is None or recipient not in self._membership().active:
+            return None
+        found = (self._whole(each) for each in conversation.shared.by_root(root.hex()))
+        return next((each for each in found if each is not None), None)
+
+    def fetched(self, recipient: bytes, root: bytes, count: int) -> None:
+        """A member has fetched so many chunks of a file itself."""
+        conversation = self._history.conversation
+        for shared in () if conversation is None else conversation.shared.by_root(root.hex()):
+            share = self._shares.get(shared.name, {}).get(recipient)
+            if share is not None:
+                share.progress.chunks = max(share.progress.chunks, count)
+                share.progress.problem = ""
+
+    def _whole(self, shared: SharedFile) -> StoredFile | None:
+        """The stored file, with its leaves."""
+        stored = self._files.store.find(stream_of(self._group, shared.kind, shared.name))
+        return stored if stored is not None and stored.is_used and stored.leaves else None
+
+    # Receiving.
+
+    async def _receive_all(self) -> None:
+        while True:
+            conversation = await self._history.wait_conversation()
+            await self._remove_dropped(conversation.files_in, Kind.IN)
+            wait_s = CHECK_S
+            for number, pending in enumerate(conversation.files_in.files):
+                wait_s = min(wait_s, await self._receive(conversation, pending, number))
+            await self.incoming.wait(wait_s)
+
+    async def _receive(
+        self, conversation: GroupConversation, pending: PendingFile, number: int
+    ) -> float:
+        """Finish a file, refuse it or fetch more of it; returns the delay before the next look."""
+        now, progress = self._outbox.context.now(), self._progress_of(pending)
+        try:
+            stored = await self._reserve(pending, number)
+        except RefusedFile as error:
+            await self._refuse(conversation, pending, str(error))
+            return CHECK_S
+        at = progress.chunks = await self._files.store.count(stored)
+        if at >= pending.file.chunks:
+            await self._tell(public_key_of(pending.by), FileStatus(pending.uuid, "received"))
+            await self._record(conversation.files_in, pending, Transfer.RECEIVED)
+            self.outgoing()  # to those behind this node
+            return CHECK_S
+        if self._is_over(pending.file):
+            await self._record(conversation.files_in, pending, Transfer.EXPIRED, NOT_OFFERED)
+            await self._files.remove(self._group, Kind.IN, pending.name)
+            return CHECK_S
+        pushed_s = self._pushed_at.get(pending.name, -inf) + PUSHED_S - now
+        if pushed_s > 0:
+            return pushed_s
+        early_s = pending.at / 1000 + FETCH_AFTER_S - now
+        if 0 < early_s <= FETCH_AFTER_S:  # its sender may be about to send it
+            return early_s
+        async with self._files.limiter:
+            for route, channel in self._sources(pending):
+                try:
+                    with anyio.fail_after(ANSWERED_WITHIN_S) as limit:
+                        incoming = self._incoming(pending)
+                        await self._chunks.fetch(route, channel, incoming, stored, progress, limit)
+                except RefusedFile as error:
+                    await self._refuse(conversation, pending, str(error))
+                    return CHECK_S
+                except PROBLEMS as error:
+                    progress.problem = problem_text(error, route)
+                    stored = self._files.store.find(stored.stream) or stored
+                    continue
+                if progress.chunks >= pending.file.chunks:
+                    self._fetch_delay.reset()
+                    progress.problem = ""
+                    return 0.0
+        return self._fetch_delay.next_s()
+
+    def _sources(self, pending: PendingFile) -> Iterator[tuple[Route, bytes]]:
+        """The nodes where a file may be: routes and the channels to connect to there."""
+        context, author = self._outbox.context, public_key_of(pending.by)
+        membership, book = self._membership(), context.book
+        active = [each for each in membership.active if each != self._own]
+        contacts = {each for each in active if book.is_contact(each)}
+        ways, _ = membership.next_hops(self._own, [author], contacts)
+        first = [each for each in (author, *ways) if each in contacts]
+        for relay in context.settings.via:
+            for route in relay_routes(relay, book, allows_local=True):
+                yield route, mailbox_of(self._own) + KEYS_SUFFIX
+        others = [each for each in active if each in contacts and each not in first]
+        for member in dict.fromkeys([*first, *islice(others, ASKED_MAX)]):
+            peer = book.by_public(member)
+            for route in () if peer is None else routes_to(peer, book, self._own):
+                if not route.is_relay:
+                    yield route, mailbox_of(member) + KEYS_SUFFIX
+
+    async def offered(self, sender: bytes, offer: m.FileOffer) -> m.FileOfferAnswer:
+        """Take an offer of a contact. Raises Malformed, and the errors of the disk."""
+        check_offer(offer)
+        conversation = await self._history.wait_conversation()
+        files, root = conversation.files_in, offer.root.hex()
+        pending = files.by_root(root)
+        if sender not in self._membership().active:
+            return m.FileOfferAnswer("unknown")
+        if pending is None:
+            match files.ended(root):
+                case None:
+                    return m.FileOfferAnswer("unknown")
+                case Transfer.RECEIVED, _:
+                    return m.FileOfferAnswer("wanted", len(offer.leaves) // len(offer.root))
+                case _, reason:
+                    return m.FileOfferAnswer("refused", reason=reason)
+        if offer.size != pending.file.size:
+            raise Malformed("its message has announced another size")
+        try:
+            stored = await self._reserve(pending, files.files.index(pending))
+        except RefusedFile as error:
+            await self._refuse(conversation, pending, str(error))
+            return m.FileOfferAnswer("refused", reason=str(error))
+        if not stored.leaves:
+            stored = await self._chunks.learn_leaves(self._incoming(pending), offer.leaves)
+        self._pushed_at[pending.name] = self._outbox.context.now()
+        return m.FileOfferAnswer("wanted", await self._files.store.count(stored))
+
+    async def put(
+        self, sender: bytes, root: bytes, first: int, chunks: Sequence[bytes]
+    ) -> int | None:
+        """Store chunks that a contact puts; returns the number of those that are there. None: no
+        such file is expected. Raises Malformed, and the errors of the disk."""
+        conversation = await self._history.wait_conversation()
+        pending = conversation.files_in.by_root(root.hex())
+        if pending is None or sender not in self._membership().active:
+            return None
+        incoming = self._incoming(pending)
+        stored = self._files.store.find(incoming.stream)
+        if stored is None or not stored.leaves:
+            raise NotFound
+        try:
+            at = await self._chunks.add(incoming, stored, first, chunks)
+        except RefusedFile as error:
+            await self._refuse(conversation, pending, str(error))
+            raise Malformed(str(error)) from error
+        self._pushed_at[pending.name] = self._outbox.context.now()
+        progress = self._progress_of(pending)
+        progress.chunks, progress.problem = at, ""
+        if at >= pending.file.chunks:
+            self.incoming()
+        return at
+
+    async def _reserve(self, pending: PendingFile, number: int) -> StoredFile:
+        incoming = self._incoming(pending)
+        if number >= PENDING_MAX and self._files.store.find(incoming.stream) is None:
+            raise RefusedFile(TOO_MANY)
+        return await self._chunks.reserve(incoming)
+
+    def _incoming(self, pending: PendingFile) -> IncomingFile:
+        """The share of the author is used, whoever brings the file."""
+        stream = stream_of(self._group, Kind.IN, pending.name)
+        return IncomingFile(stream, pending.file, public_key_of(pending.by))
+
+    def _progress_of(self, pending: PendingFile) -> Progress:
+        return self._received.setdefault(pending.name, Progress())
+
+    async def _refuse(
+        self, conversation: GroupConversation, pending: PendingFile, why: str
+    ) -> None:
+        status = FileStatus(pending.uuid, "refused", why[:REASON_CHARS_MAX])
+        await self._tell(public_key_of(pending.by), status)
+        await self._record(conversation.files_in, pending, Transfer.REFUSED, why)
+        await self._files.remove(self._group, Kind.IN, pending.name)
+
+    # Both.
+
+    def _is_over(self, file: File) -> bool:
+        return bool(file.until) and file.until / 1000 <= self._outbox.context.now()
+
+    async def _record(
+        self,
+        files: PendingFiles,
+        pending: PendingFile,
+        transfer: Transfer,
+        reason: str = "",
+        members: tuple[str, ...] = (),
+    ) -> None:
+        """Store the new state of a file. Raises RequestErrors of the history."""
+        history = self._history
+        async with history.lock:
+            conversation = await history.wait_conversation()
+            if files not in (conversation.files_in, conversation.files_out):
+                return  # the history was read again
+            if files.find(pending.name) is None:
+                return
+            record = files.record_of(pending, transfer, history.now_ms, reason, members)
+            await history.append(conversation, [record])
+        if not members:
+            self._received.pop(pending.name, None)
+            self._shares.pop(pending.name, None)
+            self._pushed_at.pop(pending.name, None)
+
+    async def _remove_dropped(self, files: PendingFiles, kind: Kind) -> None:
+        """Remove the files of messages that were deleted."""
+        for name in files.take_dropped():
+            await self._files.remove(self._group, kind, name)
