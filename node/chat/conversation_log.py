@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from typing import Generic, Protocol, TypeVar
 
 import anyio
@@ -170,8 +171,9 @@ class ConversationLog(Generic[ReplayedT]):
         """The record at a sequence; None if it is trimmed, or not readable. Raises
         RequestErrors."""
         try:
-            async for _, body in self._stream.read(sequence, sequence + 1):
-                return decode_record(body)
+            async with aclosing(self._stream.read(sequence, sequence + 1)) as records:
+                async for _, body in records:
+                    return decode_record(body)
         except (Unreadable, UnknownStream):
             return None
         return None

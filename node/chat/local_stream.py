@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from math import inf
 from typing import TypeVar
 
@@ -97,7 +97,7 @@ class LocalStream:
         found = await self._request(m.Read(REQUEST_ID, seek, 1, 1), m.Records)
         return found.spans[0].first if found.spans else found.tail
 
-    async def read(self, start: int, end: int) -> AsyncIterator[tuple[int, bytes]]:
+    async def read(self, start: int, end: int) -> AsyncGenerator[tuple[int, bytes], None]:
         """Sequences and bodies from `start` to before `end`; trimmed records are skipped."""
         while start < end:
             seek = Seek(SeekBy.SEQUENCE, sequence=start)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AsyncExitStack
 
 from tests.browser.chromium import Browser, Tab
 from tests.browser.conftest import Person
+from tests.browser.test_files import KEEP_BLOBS, attach
+from tests.node.chat.groups.group_nodes import accept, create, until_members, until_texts
 
 NAME = "<i>the pond"
 SHEET = "document.getElementById('sheet-body')"
@@ -69,5 +72,47 @@ async def test_a_group_is_made_joined_talked_in_and_left(
     await tab.until(f"!{SHEET}.innerText.includes('bob')")
     await other.until("document.getElementById('hindrance').innerText.includes('no member')")
     assert await other.run("document.getElementById('composer').inert")
+    await other.close()
+    assert other.errors == []
+
+
+async def test_a_file_of_a_group_is_attached_found_and_saved(
+    chromium: Browser, tab: Tab, homes: AsyncExitStack, alice: Person, bob: Person
+) -> None:
+    for me, other_one in ((alice, bob), (bob, alice)):
+        me.knows(other_one)
+        me.learns_key_of(other_one)
+    for each in (alice, bob):
+        await homes.enter_async_context(each.at_home())
+    group = await create(alice.running, "bob", name="the pond")
+    await accept(bob.running, group)
+    await until_members(2, group, alice.running, bob.running)
+    await alice.enters(tab)
+    await open_group(tab)
+    other = await chromium.tab()
+    await bob.enters(other)
+    await open_group(other)
+
+    data = os.urandom(300_000)
+    await attach(tab, data, "fish.bin")
+    await tab.until(
+        "document.querySelector('.ours .file-state')?.innerText === 'received by 1 of 1'"
+    )
+    await other.until("document.querySelector('.theirs [data-file=save]') !== null")
+    assert await other.text(".theirs .file-name") == "fish.bin"
+    await other.run(KEEP_BLOBS)
+    await other.run("document.querySelector('.theirs [data-file=save]').click()")
+    await other.until("window.clicked.length === 1")
+    assert await other.run("[window.clicked[0], window.blobs[0].size]") == ["fish.bin", len(data)]
+    await until_texts(bob.running, group, ["file: fish.bin (300.0 kB)"])
+
+    await other.click("#search")
+    await other.until("document.activeElement.id === 'query'")
+    await other.type("fish")
+    await other.press("Enter")
+    await other.until("document.querySelectorAll('.found-list li').length === 1")
+    assert await other.text(".found-list .found-author") == "alice in the pond"
+    await other.click(".found-list li button")
+    await other.until("document.querySelector('.is-found .file-name')?.innerText === 'fish.bin'")
     await other.close()
     assert other.errors == []

@@ -18,6 +18,7 @@ from millpond.node.client.connect import connect
 from millpond.node.client.events import Event, Retrying
 from millpond.node.client.probe import PROBE
 from tests.node.chat.chat_client import couple, history, say
+from tests.node.chat.groups.group_nodes import accept, create, until_members
 from tests.node.outbox.peer_nodes import PeerNode, until
 
 pytestmark = pytest.mark.anyio
@@ -219,6 +220,33 @@ async def test_a_history_of_changes_alone_is_not_read_whole(
                 screen.type("/quit")
                 await until(lambda: screen.is_left)  # noqa: B023
         assert bool(screen.said("bob: the first")) is is_shown
+
+
+async def test_a_file_goes_to_a_group_and_is_saved_by_a_member(tmp_path: Path) -> None:
+    alice, bob = couple(tmp_path)
+    source = tmp_path / "fish.png"
+    source.write_bytes(b"fish" * 50_000)
+    for each in (alice, bob):
+        (each.folder / ACCESS_FILE).unlink()
+    async with alice.node() as here, bob.node() as there:
+        group = await create(here, "bob")
+        await accept(there, group)
+        await until_members(2, group, here, there)
+        sending, receiving = FakeScreen(), FakeScreen()
+        async with anyio.create_task_group() as tasks:
+            for me, screen in ((alice, sending), (bob, receiving)):
+                tasks.start_soon(dialogue, me, "pond", screen)
+            sending.type(f"/file {source}")
+            await until(lambda: bool(sending.said("fish.png: received by 1 of 1 member")))
+            await until(lambda: bool(receiving.said("fish.png: complete: /save saves it")))
+            assert receiving.said("alice: file: fish.png (200.0 kB)")
+            receiving.type(f"/save {tmp_path / 'saved'}")
+            await until(lambda: bool(receiving.said("--- saved:")))
+            receiving.type("/search fish")
+            await until(lambda: bool(receiving.said("alice in pond: file: fish.png")))
+            sending.type("/quit")
+            receiving.type("/quit")
+    assert (tmp_path / "saved").read_bytes() == source.read_bytes()
 
 
 async def test_files_are_sent_and_saved_and_nothing_is_overwritten(tmp_path: Path) -> None:
