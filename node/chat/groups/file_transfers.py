@@ -165,9 +165,11 @@ class GroupFileTransfers:
             await self._remove_dropped(conversation.files_out, Kind.OUT)
             wait_s = CHECK_S
             for pending in conversation.files_out.files:
-                wait_s = min(wait_s, await self._send(conversation, pending))
+                if self._is_joined:
+                    wait_s = min(wait_s, await self._send(conversation, pending))
             for shared in conversation.shared.passed_on[-PENDING_MAX:]:
-                wait_s = min(wait_s, await self._pass_on(shared))
+                if self._is_joined:
+                    wait_s = min(wait_s, await self._pass_on(shared))
             await self.outgoing.wait(wait_s)
 
     async def _send(self, conversation: GroupConversation, pending: PendingFile) -> float:
@@ -193,15 +195,12 @@ class GroupFileTransfers:
         async def ended(member: bytes, refusal: str | None) -> None:
             await self._end_for(pending, member, refusal)
 
-        async def at_relay(member: bytes) -> None:
-            await self._tell(member, FileStatus(pending.uuid, "stored"))
-
-        wait_s = await self._offer_all(pending.name, pending.file, stored, wanted, ended, at_relay)
+        wait_s = await self._offer_all(pending.name, pending.file, stored, wanted, ended)
         return 0.0 if wanted <= {public_key_of(each) for each in pending.ended} else wait_s
 
     async def _pass_on(self, shared: SharedFile) -> float:
         """Send a file of another member to those that get its message through this node."""
-        stored = self._whole(shared)
+        stored = self._stored(shared)
         if stored is None or self._is_over(shared.file):
             self._shares.pop(shared.name, None)
             return CHECK_S
@@ -215,10 +214,7 @@ class GroupFileTransfers:
         async def ended(member: bytes, refusal: str | None) -> None:
             del member, refusal  # the author hears of it, too
 
-        async def at_relay(member: bytes) -> None:
-            del member  # it looks for the file
-
-        return await self._offer_all(shared.name, shared.file, stored, wanted, ended, at_relay)
+        return await self._offer_all(shared.name, shared.file, stored, wanted, ended)
 
     async def _offer_all(
         self,
@@ -227,7 +223,6 @@ class GroupFileTransfers:
         stored: StoredFile,
         members: set[bytes],
         ended: Callable[[bytes, str | None], Awaitable[None]],
-        at_relay: Callable[[bytes], Awaitable[None]],
     ) -> float:
         """Offer a file to members, as many at once as the node transfers files."""
         context = self._outbox.context
@@ -237,7 +232,8 @@ class GroupFileTransfers:
 
         async def offer(member: bytes, share: _Share) -> None:
             async with self._files.limiter:
-                await self._offer(member, file, stored, share, ended, at_relay)
+                if await self._offer(member, file, stored, share, ended):
+                    await self._tell(member, FileStatus(name.rpartition("!")[2], "stored"))
 
         async with anyio.create_task_group() as tasks:
             for member in contacts:
@@ -255,13 +251,13 @@ class GroupFileTransfers:
         stored: StoredFile,
         share: _Share,
         ended: Callable[[bytes, str | None], Awaitable[None]],
-        at_relay: Callable[[bytes], Awaitable[None]],
-    ) -> None:
+    ) -> bool:
+        """Offer a file to a member, if there is a way; True: a relay of it has the file now."""
         context, progress = self._outbox.context, share.progress
         peer = context.book.by_public(member)
         for route in () if peer is None else routes_to(peer, context.book, self._own):
             if share.is_done or member not in self._membership().active:
-                return
+                return False
             try:
                 with anyio.fail_after(ANSWERED_WITHIN_S) as limit:
                     refusal = await self._chunks.offer(route, member, file, stored, progress, limit)
@@ -274,7 +270,7 @@ class GroupFileTransfers:
                     continue
                 share.is_done = True
                 await ended(member, refusal)
-                return
+                return False
             if progress.chunks < file.chunks:  # the member has no message of it yet
                 continue
             share.delay.reset()
@@ -282,13 +278,14 @@ class GroupFileTransfers:
             if not route.is_relay:
                 share.is_done = True
                 await ended(member, None)
-                return
+                return False
             share.due_at = context.now() + STORED_CHECK_S
             if not share.is_stored:
                 share.is_stored = True
-                await at_relay(member)
-            return
+                return True
+            return False
         share.due_at = context.now() + share.delay.next_s()
+        return False
 
     async def _end_for(self, pending: PendingFile, member: bytes, refusal: str | None) -> None:
         transfer = Transfer.RECEIVED if refusal is None else Transfer.REFUSED
@@ -321,7 +318,7 @@ class GroupFileTransfers:
         conversation = self._history.conversation
         if conversation is None or recipient not in self._membership().active:
             return None
-        found = (self._whole(each) for each in conversation.shared.by_root(root.hex()))
+        found = (self._stored(each) for each in conversation.shared.by_root(root.hex()))
         return next((each for each in found if each is not None), None)
 
     def fetched(self, recipient: bytes, root: bytes, count: int) -> None:
@@ -333,7 +330,7 @@ class GroupFileTransfers:
                 share.progress.chunks = max(share.progress.chunks, count)
                 share.progress.problem = ""
 
-    def _whole(self, shared: SharedFile) -> StoredFile | None:
+    def _stored(self, shared: SharedFile) -> StoredFile | None:
         """The stored file, with its leaves."""
         stored = self._files.store.find(stream_of(self._group, shared.kind, shared.name))
         return stored if stored is not None and stored.is_used and stored.leaves else None
@@ -346,6 +343,8 @@ class GroupFileTransfers:
             await self._remove_dropped(conversation.files_in, Kind.IN)
             wait_s = CHECK_S
             for number, pending in enumerate(conversation.files_in.files):
+                if not self._is_joined:  # nobody gives it anything
+                    break
                 wait_s = min(wait_s, await self._receive(conversation, pending, number))
             await self.incoming.wait(wait_s)
 
@@ -375,23 +374,24 @@ class GroupFileTransfers:
         early_s = pending.at / 1000 + FETCH_AFTER_S - now
         if 0 < early_s <= FETCH_AFTER_S:  # its sender may be about to send it
             return early_s
-        async with self._files.limiter:
-            for route, channel in self._sources(pending):
-                try:
+        for route, channel in self._sources(pending):
+            try:
+                async with self._files.limiter:
                     with anyio.fail_after(ANSWERED_WITHIN_S) as limit:
-                        incoming = self._incoming(pending)
-                        await self._chunks.fetch(route, channel, incoming, stored, progress, limit)
-                except RefusedFile as error:
-                    await self._refuse(conversation, pending, str(error))
-                    return CHECK_S
-                except PROBLEMS as error:
-                    progress.problem = problem_text(error, route)
-                    stored = self._files.store.find(stored.stream) or stored
-                    continue
-                if progress.chunks >= pending.file.chunks:
-                    self._fetch_delay.reset()
-                    progress.problem = ""
-                    return 0.0
+                        await self._chunks.fetch(
+                            route, channel, self._incoming(pending), stored, progress, limit
+                        )
+            except RefusedFile as error:
+                await self._refuse(conversation, pending, str(error))
+                return CHECK_S
+            except PROBLEMS as error:
+                progress.problem = problem_text(error, route)
+                stored = self._files.store.find(stored.stream) or stored
+                continue
+            if progress.chunks >= pending.file.chunks:
+                self._fetch_delay.reset()
+                progress.problem = ""
+                return 0.0
         return self._fetch_delay.next_s()
 
     def _sources(self, pending: PendingFile) -> Iterator[tuple[Route, bytes]]:
@@ -402,11 +402,16 @@ class GroupFileTransfers:
         contacts = {each for each in active if book.is_contact(each)}
         ways, _ = membership.next_hops(self._own, [author], contacts)
         first = [each for each in (author, *ways) if each in contacts]
+        yield from self._nodes_of(first)
         for relay in context.settings.via:
             for route in relay_routes(relay, book, allows_local=True):
                 yield route, mailbox_of(self._own) + KEYS_SUFFIX
-        others = [each for each in active if each in contacts and each not in first]
-        for member in dict.fromkeys([*first, *islice(others, ASKED_MAX)]):
+        others = (each for each in active if each in contacts and each not in first)
+        yield from self._nodes_of(list(islice(others, ASKED_MAX)))
+
+    def _nodes_of(self, members: Sequence[bytes]) -> Iterator[tuple[Route, bytes]]:
+        book = self._outbox.context.book
+        for member in dict.fromkeys(members):
             peer = book.by_public(member)
             for route in () if peer is None else routes_to(peer, book, self._own):
                 if not route.is_relay:
@@ -488,6 +493,10 @@ class GroupFileTransfers:
         await self._files.remove(self._group, Kind.IN, pending.name)
 
     # Both.
+
+    @property
+    def _is_joined(self) -> bool:
+        return self._own in self._membership().active
 
     def _is_over(self, file: File) -> bool:
         return bool(file.until) and file.until / 1000 <= self._outbox.context.now()
