@@ -30,7 +30,7 @@ from millpond.node.client.url import parse_url
 from millpond.node.config_rules import ChannelRule as ChannelRule
 from millpond.node.config_rules import ConfigError as ConfigError
 from millpond.node.config_rules import RuleTable, StreamRule, durability_of
-from millpond.node.ip import is_loopback
+from millpond.node.ip import ip_of, is_loopback
 from millpond.node.replica.interface import ReplicaSettings
 from millpond.node.units import byte_count, duration_s
 from millpond.transports.browser_policy import host_name_of, origin_of
@@ -134,6 +134,31 @@ def _check_addresses(config: Config) -> None:
             parse_url(url)
         except ValueError as exc:
             raise ConfigError(f"addresses: {exc}") from exc
+
+
+def _check_discovery(config: Config) -> None:
+    for each in config.discover_interfaces:
+        number = ip_of(each)
+        if number is None or number.version != 4 or str(number) != each:
+            raise ConfigError(f"discover_interfaces: {each!r} is no IPv4 address")
+        if number.is_global or number.is_unspecified or number.is_multicast:
+            raise ConfigError(f"discover_interfaces: {each} is not on a private network")
+    if not config.discover:
+        return
+    if config.p2p == OFF:
+        raise ConfigError("discover: there is no P2P listener; give --p2p ADDRESS:PORT")
+    try:
+        host = parse_address(config.p2p)[0].strip("[]")
+    except ValueError:
+        return  # the listener itself reports it
+    number = ip_of(host)
+    if is_loopback(host) and host not in config.discover_interfaces:
+        raise ConfigError(
+            f"discover: no other machine reaches the P2P listener at {host};"
+            " give --p2p 0.0.0.0:7400"
+        )
+    if number is not None and number.is_global:
+        raise ConfigError(f"discover: the P2P listener is on no private network: {host}")
 
 
 def _check_webhooks(config: Config) -> None:
@@ -281,6 +306,13 @@ class Config:
     """Keep first chat messages of unknown senders that have the node's card as requests, up to 4 of
     each of 32 senders, until they are accepted, ignored or blocked (`millpond chat requests`).
     Without it they are dropped."""
+    discover: bool = False
+    """Announce the node by mDNS on its private networks, and list nodes that are announced there
+    (`millpond peer discovered`). Needs the extra `discovery`, and a P2P listener that other
+    machines reach. Everybody on these networks can then read the node's contact card."""
+    discover_interfaces: tuple[str, ...] = ()
+    """IPv4 addresses of this machine, private or loopback, on whose networks `discover` works.
+    Empty: all private ones that the P2P listener has."""
     chat_typing: bool = True
     """Tell a contact whose node is connected when somebody writes a chat message to it."""
     chat_file_bytes_max: int = 100 * 2**20
@@ -616,6 +648,7 @@ class Config:
         _check_browsers(self)
         _check_webhooks(self)
         _check_addresses(self)
+        _check_discovery(self)
 
     @property
     def message_bytes_max(self) -> int:

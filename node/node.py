@@ -529,6 +529,8 @@ class Node:
                     self.outbox.context.own_delivery_keys,
                 )
             )
+            if self.peer_services.discovery is not None:
+                self._access.admit_neighbours(self.peer_services.discovery.may_ask)
             cookie = self._operator_cookie()
             self._access.recognize_operator(Operator(cookie, self._ports))
             self.web.open(

@@ -52,6 +52,7 @@ from millpond.transports.server.interface import ConnectionCounters
 if TYPE_CHECKING:
     from millpond.node.admin import PeerRow
     from millpond.node.client.settings import Dialer
+    from millpond.node.discovery.discovery import Discovery
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +104,7 @@ class PeerServices:
         self._connections: ConnectionServices | None = None
         self._dialer: Dialer | None = None
         self._keyring: Keyring | None = None
+        self.discovery: Discovery | None = None
 
     def serve(self, connections: ConnectionServices, dialer: Dialer | None) -> None:
         """Watch connections. `dialer` opens those of this node; None: sockets."""
@@ -173,6 +175,12 @@ class PeerServices:
             tells_typing=self._config.chat_typing,
         )
         self.chat.register(self.peer_requests)
+        if self._config.discover:
+            from millpond.node.discovery.discovery import Discovery  # few nodes need it
+
+            assert isinstance(context.dial, PeerDialer)
+            self.discovery = Discovery(self._config, context, context.dial, listener)
+            self.discovery.register(self.peer_requests)
         FileRequests(context, self.chat.file_operations, self.relayed_files).register(
             self.peer_requests
         )
@@ -216,6 +224,9 @@ class PeerServices:
         """Run outbox and chat in `tasks`, from the next pass of the loop on."""
         for actor, run in (("outbox", self.outbox.run), ("chat", self.chat.run)):
             tasks.start_soon(supervise, actor, run, RestartPolicy(), self._rng, self._now)
+        if self.discovery is not None:
+            run = self.discovery.run
+            tasks.start_soon(supervise, "discovery", run, RestartPolicy(), self._rng, self._now)
         if self.relayed_files is not None:
             run = self.relayed_files.run
             tasks.start_soon(supervise, "files", run, RestartPolicy(), self._rng, self._now)

@@ -131,6 +131,7 @@ class AccessPolicy:
         self._session_rights: Callable[[bytes], Rights | None] = lambda token: None
         self._is_console_session: Callable[[bytes], bool] = lambda token: False
         self._operator: Operator | None = None
+        self._is_near: Callable[[Principal], bool] | None = None
         self._issued_grants: Callable[[Principal], Sequence[Grant]] = lambda principal: ()
         self._sources = sources or RuleFiles()
         self.now = now
@@ -158,6 +159,10 @@ class AccessPolicy:
         """Accept tokens that the S2 API issued; `grants` gives those of a client with one."""
         self._issued_grants = grants
 
+    def admit_neighbours(self, is_near: Callable[[Principal], bool]) -> None:
+        """Let clients for which `is_near` is true ask for the card of this node."""
+        self._is_near = is_near
+
     def recognize_operator(self, operator: Operator) -> None:
         """Give the operator of the node its rights."""
         self._operator = operator
@@ -175,7 +180,7 @@ class AccessPolicy:
 
     def guards(self, listener: str) -> bool:
         """True if access at this listener is restricted, so that other machines may reach it."""
-        if self.is_controlled:
+        if self.is_controlled or (listener == "p2p" and self._is_near is not None):
             return True
         has_peers = self._peers is not None and len(self._peers.book) > 0
         return has_peers and listener not in STREAM_LISTENERS
@@ -213,7 +218,7 @@ class AccessPolicy:
     def authorize(self, principal: Principal, channel: bytes) -> Rights | None:
         """The rights of a client in a channel; None: denied."""
         rights = self._rights(principal, channel, is_stream=False)
-        if rights is None and channel == PROBE and self.knows(principal):
+        if rights is None and channel == PROBE and self._may_probe(principal):
             rights = Rights.NONE  # it may ask the node what it may have elsewhere
         if (
             rights is not None
@@ -225,6 +230,13 @@ class AccessPolicy:
             if not rights and channel != PROBE:
                 return None
         return self._with_delivery(principal, channel, rights)
+
+    def _may_probe(self, principal: Principal) -> bool:
+        if self.knows(principal):
+            return True
+        if self._is_near is None or self._trust(principal) is Trust.BLOCKED:
+            return False
+        return self._is_near(principal)
 
     def _with_delivery(
         self, principal: Principal, channel: bytes, rights: Rights | None

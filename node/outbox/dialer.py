@@ -137,6 +137,29 @@ class PeerDialer:
             finally:
                 self._presence.disconnected(public, opened)
 
+    @asynccontextmanager
+    async def stranger(self, url: str, public: bytes, /) -> AsyncIterator[Channel]:
+        """A connection to a node that need not be in the address book, to ask for its card. It has
+        to prove the key `public`. Raises ConnectionLost, HandshakeRefused and OSError."""
+        from millpond.node.client.connect import connect  # they take time to load
+        from millpond.node.client.probe import PROBE
+        from millpond.node.client.settings import SimulatedSettings
+
+        dialer = self._dialer or self._dialling(parse_url(url), allows_local=False)
+        async with connect(
+            url,
+            PROBE,
+            role="consumer",
+            window=0,
+            identity=self._identity,
+            peer=public,
+            settings=SimulatedSettings(
+                dialer=dialer, rng=self._rng, now=self._now, entropy=self._entropy
+            ),
+            reconnect=False,
+        ) as opened:
+            yield opened
+
     def _delivery_key(self, route: Route, channel: bytes) -> bytes | None:
         """The key for the mailbox of a peer, at its relay or its own node, by the token in the
         peer's card."""

@@ -50,6 +50,8 @@ class PeerOperation(IntEnum):
     FILE_GET = 57
     FILE_LEAVES = 58
     FILE_DROP = 59
+    CARD = 60
+    DISCOVERED = 61
 
 
 class Nothing(msgspec.Struct):
@@ -70,6 +72,31 @@ class WhoAnswer(msgspec.Struct):
     relays: tuple[str, ...]
     card: str
     reach: str = ""
+
+
+class CardAnswer(msgspec.Struct):
+    """The contact card of this node, for others on its network."""
+
+    card: str
+
+
+class DiscoveredNode(msgspec.Struct):
+    """A node on the network that has proved its key. `name`: in the address book, or None."""
+
+    id: str
+    name: str | None
+    fingerprint: str
+    words: str
+    address: str
+    version: str
+    found_at: float
+    card: str
+
+
+class DiscoveredAnswer(msgspec.Struct):
+    """The found nodes, in the order in which they were found."""
+
+    nodes: list[DiscoveredNode]
 
 
 class PeersRequest(msgspec.Struct):

@@ -64,6 +64,7 @@ from millpond.node.client.channels import Channels
 from millpond.node.client.retry import ReconnectBackoff
 from millpond.node.client.settings import ConnectSettings
 from millpond.node.config import MOST, Config
+from millpond.node.discovery import announcement, discovery, found_nodes, multicast, networks
 from millpond.node.http import listener as http_listener
 from millpond.node.jobs.worker import outcome
 from millpond.node.outbox import (
@@ -330,6 +331,27 @@ PEERS: dict[str, Numbers] = {
         prekeys.TTL_S_MAX + prekeys.KEPT_BEYOND_TTL_S,
     ),
     "open invites": (invites.OPEN_MAX, invites.LIFE_S, invites.LIFE_S_MIN),
+    "nodes that were found on the network (`discover`)": (
+        found_nodes.FOUND_MAX,
+        found_nodes.PER_ADDRESS_MAX,
+        found_nodes.CHECK_EVERY_S,
+        found_nodes.AGE_S_MAX,
+    ),
+    "announcements of nodes that wait to be checked": (
+        found_nodes.WAITING_MAX,
+        found_nodes.PER_ADDRESS_MAX,
+        multicast.HEARD_MAX,
+        discovery.CHECKS_MAX,
+        discovery.CHECK_S,
+    ),
+    "announcements of nodes that were refused": (found_nodes.FAILED_MAX, found_nodes.FAILED_S),
+    "an announcement of a node": (
+        announcement.INSTANCE_CHARS_MAX,
+        announcement.VERSION_CHARS_MAX,
+        announcement.ADDRESSES_READ_MAX,
+        announcement.ADDRESSES_MAX,
+        networks.NETWORKS_MAX,
+    ),
     "used invites that are remembered": (invites.USED_MAX,),
     "a reaction to a message of a chat": (actions.REACTION_BYTES_MAX,),
     "texts that a search of chats looks at": (search.TEXT_BYTES_MAX, search.IDLE_S),

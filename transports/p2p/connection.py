@@ -54,6 +54,7 @@ from millpond.transports.p2p.channel_operations import OPERATIONS as CHANNEL_OPE
 from millpond.transports.p2p.framing import LENGTH_BYTES, Framing
 from millpond.transports.p2p.handshake import Challenge, Ready, encode_challenge, encode_ready
 from millpond.transports.p2p.interface import (
+    CARD_OPERATIONS,
     FETCHER_OPERATIONS,
     OWNER_OPERATIONS,
     READER_OPERATIONS,
@@ -1385,4 +1386,4 @@ def _is_for_peers(operation: int, admission: Admission) -> bool:
         return admission.put_refusal() is None
     if operation in READER_OPERATIONS or operation in FETCHER_OPERATIONS:
         return admission.read_refusal(Rights.GET) is None
-    return operation in OWNER_OPERATIONS
+    return operation in OWNER_OPERATIONS or operation in CARD_OPERATIONS

@@ -56,6 +56,10 @@ FETCHER_OPERATIONS = frozenset({57, 58})
 """Those that a client with an identity may use, about files that it fetches: it may read the
 prekeys in the channel that it is connected to."""
 
+CARD_OPERATIONS = frozenset({60})
+"""Those that every admitted client with an identity may use: nodes that look for others on the
+network ask for cards."""
+
 
 class AskPeers(Protocol):
     """Carries out an operation with a body, and calls back with its answer.

@@ -43,6 +43,8 @@ from millpond.node.client.streams.records import Record as StreamRecord
 from millpond.node.outbox.file_requests import CHUNKS_AT_ONCE
 from millpond.node.outbox.messages import (
     AddAnswer,
+    DiscoveredAnswer,
+    DiscoveredNode,
     PeerInfo,
     PeerOperation,
     PeersAnswer,
@@ -165,6 +167,16 @@ class ChatClient:
         """Add the maker of an invite."""
         body = {"link": link, "name": name}
         return msgspec.convert(await self._request(PeerOperation.ACCEPT_INVITE, body), AddAnswer)
+
+    async def discovered(self) -> list[DiscoveredNode]:
+        """The nodes on this network. Raises Malformed if the node does not look for them."""
+        answer = await self._request(PeerOperation.DISCOVERED, {})
+        return msgspec.convert(answer, DiscoveredAnswer).nodes
+
+    async def add_card(self, name: str, card: str) -> AddAnswer:
+        """Add the peer with a contact card."""
+        answer = await self._request(PeerOperation.PEER_ADD, {"name": name, "card": card})
+        return msgspec.convert(answer, AddAnswer)
 
     async def peer(self, chat: ChatInfo) -> PeerInfo:
         """A peer, with its safety number. Raises UnknownPeer."""

@@ -41,6 +41,7 @@ from millpond.node.cli.chat.view import (
 from millpond.node.cli.exit_codes import ExitCode, Failure
 from millpond.node.cli.reach import OWN_REACH, PEERS_REACH
 from millpond.node.client.channel import Channel
+from millpond.node.outbox.messages import DiscoveredNode
 from millpond.node.outbox.own_addresses import Reach
 from millpond.node.peers.peer import Trust
 from millpond.node.qr_code import qr_lines
@@ -59,6 +60,7 @@ HELP = """\
 /who              who is online                  /quit    leave (so does Ctrl-D)
 /invite NAME      a link that adds both sides    /block   take nothing more from this peer
 /add LINK NAME    accept an invite               //...    a message that begins with /
+/discovered       nodes on this network             /add N NAME   add one of them
 /verify [NUMBER]  show, or compare, the safety number of this peer
 /reply TEXT       answer the last message        /react 👍   react to it; alone: no reaction
 /edit TEXT        change your last message       /delete     delete it on both sides
@@ -68,8 +70,8 @@ HELP = """\
 /group            the members of this group; /group help tells the rest
 Tab completes a command or a name; Alt-Enter begins a new line in the message"""
 COMMANDS = (
-    *("/add", "/block", "/delete", "/edit", "/file", "/group", "/help", "/invite", "/last"),
-    *("/list", "/quit", "/react", "/reply", "/save", "/search", "/verify", "/who"),
+    *("/add", "/block", "/delete", "/discovered", "/edit", "/file", "/group", "/help", "/invite"),
+    *("/last", "/list", "/quit", "/react", "/reply", "/save", "/search", "/verify", "/who"),
 )
 LISTED = 9
 """The number of messages of each side that `/last` lists."""
@@ -110,6 +112,8 @@ class Dialogue:
         self._is_disconnected = False
         self._unsent: str | None = None
         self._unsent_reports = 0
+        self._discovered: list[DiscoveredNode] = []
+        """The nodes of the last `/discovered`, for `/add N`."""
 
     async def run(self, peer: str) -> int:
         """Run until the end of the input; gives the exit code."""
@@ -182,6 +186,8 @@ class Dialogue:
                 await self._invite(rest.strip())
             case "/add" if len(rest.split(None, 1)) == 2:
                 await self._add(*rest.split(None, 1))
+            case "/discovered":
+                await self._show_discovered()
             case "/block" | "/verify" if self._chat.group is not None:
                 await self._screen.show([f"{command} is about one peer; see /group"])
             case "/verify":
@@ -309,7 +315,14 @@ class Dialogue:
         )
 
     async def _add(self, link: str, name: str) -> None:
-        answer = await self._client.accept_invite(link, name.strip())
+        if link.isascii() and link.isdigit():
+            if not 0 < int(link[:9]) <= len(self._discovered):
+                await self._screen.show([f"there is no node {link[:9]}; see /discovered"])
+                return
+            card = self._discovered[int(link[:9]) - 1].card
+            answer = await self._client.add_card(name.strip(), card)
+        else:
+            answer = await self._client.accept_invite(link, name.strip())
         if answer.error is not None:
             await self._screen.show([f"not added: {clean(answer.error)}"])
             return
@@ -317,6 +330,18 @@ class Dialogue:
         if warning is not None:
             await self._screen.show([f"--- warning: {warning.format(name=clean(name))}"])
         await self._switch_to(name.strip())
+
+    async def _show_discovered(self) -> None:
+        try:
+            self._discovered = await self._client.discovered()
+        except Malformed:
+            await self._screen.show(["the node looks for no others: start it with --discover"])
+            return
+        lines = [
+            f"{number}  {clean(each.name or 'unverified')}  {each.words}  {clean(each.address)}"
+            for number, each in enumerate(self._discovered, 1)
+        ]
+        await self._screen.show(lines or ["no other node was found on this network yet"])
 
     async def _group(self, text: str) -> None:
         lines, turns_to = await groups.run_command(self._client, self._chat, text)

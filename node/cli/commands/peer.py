@@ -10,6 +10,9 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+import msgspec
+
+from millpond.actors.errors import Malformed
 from millpond.node.cli.commands.address_book import (
     add_command,
     add_key_options,
@@ -23,7 +26,7 @@ from millpond.node.cli.commands.address_book import (
     peer_fields,
     print_identity,
 )
-from millpond.node.cli.exit_codes import Failure, usage_error
+from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.options.data_folder import check_owner
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.cli.parser import Parser, add_alias
@@ -35,6 +38,7 @@ from millpond.node.peers.address_book import (
     Peer,
     Trust,
 )
+from millpond.node.peers.card import decode_card, local_addresses
 from millpond.node.peers.peer import (
     checked_addresses,
     checked_name,
@@ -106,6 +110,14 @@ example:
 running node is asked, else the data folder is read. Of an encrypted folder the version is not known
 without MILLPOND_PASSPHRASE_FILE.
 """
+DISCOVERED_EPILOG = """\
+examples:
+  millpond peer discovered                    nodes on this network, found by `serve --discover`
+  millpond peer discovered --add 2 bob        add the second one of the list as bob
+
+Each node has proved its key, and nothing shows whose node it is: compare the safety number after
+`--add` (`millpond peer verify`). The first message to it is a message request there.
+"""
 SHOW_EPILOG = """\
 example:
   millpond peer show bob                      id, fingerprint, trust, addresses and relays
@@ -172,6 +184,12 @@ def add_parser(subparsers: Any) -> None:
     )
     listed = add_command(actions, "ls", "List peers.", LS_EPILOG, _ls)
     add_alias(actions, "list", listed)
+    found = add_command(
+        actions, "discovered", "List nodes on this network.", DISCOVERED_EPILOG, _discovered
+    )
+    found.add_argument(
+        "--add", nargs=2, metavar=("N|ID", "NAME"), help="add one of them as a contact"
+    )
     shown = add_command(actions, "show", "Show a peer.", SHOW_EPILOG, _show)
     shown.add_argument("name", metavar="NAME", help="name or id of a peer")
     removed = add_command(actions, "rm", "Remove a peer.", RM_EPILOG, _rm)
@@ -345,6 +363,34 @@ def _ls(folder: Path, args: argparse.Namespace) -> None:
         for url in plain_addresses(peer) if peer.trust is not Trust.BLOCKED else ():
             text = f"{peer.name}: {url} does not say TLS; ask for a new card with tls://"
             print(f"millpond: {text}", file=sys.stderr)
+
+
+def _discovered(folder: Path, args: argparse.Namespace) -> None:
+    from millpond.node.cli.commands.peer_status import discovered_nodes  # the client takes its time
+
+    try:
+        nodes = discovered_nodes(folder)
+    except Malformed as error:
+        raise Failure("the node looks for no others: start it with --discover") from error
+    if nodes is None:
+        raise Failure("no node runs on this data folder, or its P2P listener does not answer")
+    if args.add is not None:
+        which, name = args.add
+        chosen = [each for number, each in enumerate(nodes, 1) if which in (str(number), each.id)]
+        if not chosen:
+            raise Failure(f"no found node is {which!r}", ExitCode.NOT_FOUND)
+        args.name, args.card, args.key = name, chosen[0].card, None
+        args.address, args.relays = [], []
+        args.allow_local_addresses = bool(local_addresses(decode_card(chosen[0].card)))
+        _store(folder, args, Trust.ADDED)
+        return
+    for number, each in enumerate(nodes, 1):
+        if args.json:
+            print_json(msgspec.to_builtins(each) | {"number": number})
+        else:
+            print_line(f"{number}  {each.name or 'unverified'}  {each.id}  {each.address}")
+    if not nodes and not args.json:
+        print_line("no other node was found on this network yet")
 
 
 def _rm(folder: Path, args: argparse.Namespace) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 
-from millpond.actors.errors import RequestError
+from millpond.actors.errors import Malformed, RequestError
 from millpond.node.access.operator import read_cookie
 from millpond.node.cli.commands.address_book import data_key, own_public, passphrase_file
 from millpond.node.cli.connection import local_address
@@ -17,7 +18,7 @@ from millpond.node.client.channel import Channel
 from millpond.node.client.connect import connect
 from millpond.node.client.errors import ChannelClosed, ConnectionLost
 from millpond.node.client.probe import PROBE
-from millpond.node.outbox.messages import PeerOperation
+from millpond.node.outbox.messages import DiscoveredAnswer, DiscoveredNode, PeerOperation
 from millpond.node.peers.data_key import is_encrypted
 from millpond.node.peers.identity import NoIdentity
 from millpond.node.peers.peer_store import FILE_NAME, PeerSummary, read_summaries
@@ -54,6 +55,35 @@ def _running(folder: Path) -> dict[bytes, PeerSummary] | None:
         if not isinstance(first_cause(error), UNAVAILABLE):
             raise
         return None
+
+
+def discovered_nodes(folder: Path) -> list[DiscoveredNode] | None:
+    """The nodes that the running node of a folder has found on its network; None: none runs.
+
+    Raises Malformed if it does not look for others.
+    """
+    found = read_cookie(folder)
+    if found is None or "p2p" not in found[1]:
+        return None
+    cookie, addresses = found
+    try:
+        return anyio.run(_ask_discovered, f"tcp://{local_address(addresses['p2p'])}", cookie)
+    except (*UNAVAILABLE, BaseExceptionGroup) as error:
+        cause = first_cause(error)
+        if isinstance(cause, Malformed):
+            raise cause from error
+        if not isinstance(cause, UNAVAILABLE):
+            raise
+        return None
+
+
+async def _ask_discovered(url: str, cookie: str) -> list[DiscoveredNode]:
+    with anyio.fail_after(ANSWERED_WITHIN_S):
+        async with connect(
+            url, PROBE, role="consumer", window=0, token=cookie, reconnect=False
+        ) as channel:
+            body = await channel.peers(PeerOperation.DISCOVERED, {})
+            return msgspec.convert(body, DiscoveredAnswer).nodes
 
 
 async def _ask(url: str, cookie: str, own: bytes) -> dict[bytes, PeerSummary] | None:

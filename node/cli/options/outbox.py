@@ -12,6 +12,8 @@ OUTBOX_FIELDS = (
     "addresses",
     "peer_channels",
     "message_requests",
+    "discover",
+    "discover_interfaces",
     "chat_typing",
     "chat_file_bytes_max",
     "chat_files_bytes_max",
@@ -68,6 +70,19 @@ def add_outbox_options(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         default=None,
         help="keep first chat messages of unknown senders until you answer them (default yes)",
+    )
+    parser.add_argument(
+        "--discover",
+        action="store_true",
+        default=None,
+        help="announce the node on its private networks and list nodes that are announced there",
+    )
+    parser.add_argument(
+        "--discover-interface",
+        dest="discover_interfaces",
+        action="append",
+        metavar="IP",
+        help="with --discover, only on the network of this address of the machine; repeatable",
     )
     parser.add_argument(
         "--chat-typing",

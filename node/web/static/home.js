@@ -1,6 +1,6 @@
 // The user's own node: a reconnecting connection, and the requests to it.
 
-import { Lost, PEERS, STREAM, code, connect } from "./p2p.js";
+import { Lost, PEERS, Refused, STREAM, code, connect } from "./p2p.js";
 
 const CHANNEL = "millpond!chat";
 const RETRY_MS = 500;
@@ -87,6 +87,16 @@ export class Home {
 
   addPeer(name, card) {
     return this.ask(PEERS, 3, { name, card });
+  }
+
+  /** The nodes on this network; null: the node does not look for them. */
+  async discovered() {
+    try {
+      return (await this.ask(PEERS, 61, {})).nodes;
+    } catch (error) {
+      if (error instanceof Refused) return null;
+      throw error;
+    }
   }
 
   /** `action` is done to the message `about`; without one it is a message of its own. */

@@ -272,8 +272,30 @@ export function addPeer(home, onAdded, onGroup) {
   });
   const group = make("button", { type: "button", class: "quiet", id: "new-group" }, "New group");
   group.addEventListener("click", onGroup);
-  open("Add a peer", form, group);
+  const near = make("div", { class: "nearby" });
+  open("Add a peer", form, near, group);
   name.focus();
+  showNearby(home, near, (found) => {
+    card.value = found;
+    name.focus();
+  });
+}
+
+/** The nodes on this network that are in no address book yet; `onChosen` hears the card of one. */
+async function showNearby(home, near, onChosen) {
+  const nodes = ((await home.discovered().catch(() => null)) ?? []).filter((each) => each.name === null);
+  if (!nodes.length) return;
+  const row = ({ id, words, address, card }) => {
+    const choose = make("button", { type: "button", class: "quiet" }, "Use");
+    choose.setAttribute("aria-label", `Use the card of ${words}`);
+    choose.addEventListener("click", () => onChosen(card));
+    return make("li", { title: id }, make("p", {}, words), make("p", { class: "hint" }, `Unverified, at ${address}`), choose);
+  };
+  near.append(
+    make("h3", {}, "On this network"),
+    make("p", { class: "hint" }, "These nodes have proved their keys, not whose they are. Give one a name, add it, and compare the safety number."),
+    make("ul", { class: "request-list" }, ...nodes.map(row)),
+  );
 }
 
 /** First messages of unknown senders. `onAnswered` hears the id of an accepted one, or null. */

@@ -1,0 +1,1 @@
+"""Discovery of nodes on the local network by mDNS; only `node.peer_services` may import it."""

@@ -1,0 +1,157 @@
+"""Nodes that find each other by mDNS, on real sockets of the loopback network."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from zeroconf import ServiceInfo, Zeroconf
+
+from millpond.node.chat.records import State
+from millpond.node.config import Config, ConfigError
+from millpond.node.discovery.announcement import SERVICE, properties_of
+from millpond.node.node import Node
+from millpond.node.outbox.messages import PeerOperation
+from millpond.node.peers.address_book import Trust
+from tests.node.chat.chat_client import ask, received, say, states
+from tests.node.outbox.peer_nodes import DEADLINE_S, PeerNode, until
+
+pytestmark = pytest.mark.anyio
+HERE: dict[str, Any] = {"discover": True, "discover_interfaces": ("127.0.0.1",)}
+
+
+@pytest.fixture
+def alice(tmp_path: Path) -> PeerNode:
+    return PeerNode(tmp_path, "alice", **HERE)
+
+
+@pytest.fixture
+def bob(tmp_path: Path) -> PeerNode:
+    return PeerNode(tmp_path, "bob", message_requests=True, **HERE)
+
+
+async def nodes(node: Node) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (await ask(node, PeerOperation.DISCOVERED))["nodes"]
+    return found
+
+
+async def seen(node: Node, other: PeerNode, *, is_there: bool = True) -> dict[str, Any]:
+    """The found node `other`, once it is in the list, or no longer in it."""
+    with anyio.fail_after(DEADLINE_S):
+        while True:
+            found = [each for each in await nodes(node) if each["id"] == other.identity.id]
+            if bool(found) is is_there:
+                return found[0] if found else {}
+            await anyio.sleep(0.05)
+
+
+async def test_two_nodes_find_each_other_and_a_goodbye_ends_it(
+    alice: PeerNode, bob: PeerNode
+) -> None:
+    """Nothing is added by that. A message to a found node is a message request there."""
+    async with alice.node() as here:
+        async with bob.node() as there:
+            found = await seen(here, bob)
+            assert (await seen(there, alice))["address"] == alice.address
+            assert found["address"] == bob.address and found["name"] is None
+            assert not [*alice.book.peers, *bob.book.peers]
+            added = await ask(here, PeerOperation.PEER_ADD, name="bob", card=found["card"])
+            assert added["error"] is None
+            peer = alice.book.by_name("bob")
+            assert peer is not None and peer.trust is Trust.ADDED
+            await say(here, "bob", "hello from next door")
+            requests: list[dict[str, Any]] = []
+            with anyio.fail_after(DEADLINE_S):
+                while not requests:
+                    requests = (await ask(there, PeerOperation.CHAT_REQUESTS))["requests"]
+                    await anyio.sleep(0.05)
+            await ask(there, PeerOperation.CHAT_ACCEPT, id=alice.identity.id, name="alice")
+            assert await received(there, alice, 1) == ["hello from next door"]
+            await states(here, bob, State.DELIVERED, 1)
+            assert (await seen(here, bob))["name"] == "bob"
+        await seen(here, bob, is_there=False)
+
+
+async def test_another_nodes_key_at_an_address_is_refused(
+    alice: PeerNode, bob: PeerNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The announcement has the key of bob and the address of a third node."""
+    third = PeerNode(alice.folder.parent, "third", **HERE)
+    async with alice.node() as here, third.node():
+        await seen(here, third)
+        zeroconf = Zeroconf(interfaces=["127.0.0.1"], use_asyncio=False)
+        try:
+            info = ServiceInfo(
+                SERVICE,
+                f"liar.{SERVICE}",
+                int(third.address.rpartition(":")[2]),
+                properties=properties_of(bob.identity.id, "1"),
+                server="liar.local.",
+                parsed_addresses=["127.0.0.1"],
+            )
+            await anyio.to_thread.run_sync(
+                lambda: zeroconf.register_service(info, cooperating_responders=True)
+            )
+            await until(lambda: f"announced node refused: peer={bob.identity.id}" in caplog.text)
+            assert [each["id"] for each in await nodes(here)] == [third.identity.id]
+        finally:
+            await anyio.to_thread.run_sync(zeroconf.close)
+
+
+async def test_a_blocked_node_is_not_listed(alice: PeerNode, bob: PeerNode) -> None:
+    third = PeerNode(alice.folder.parent, "third", **HERE)
+    alice.knows(bob, trust=Trust.BLOCKED)
+    async with alice.node() as here, bob.node() as there, third.node():
+        await seen(there, third)
+        await seen(here, third)
+        assert bob.identity.id not in [each["id"] for each in await nodes(here)]
+        # Nor does it get the card of the node that blocks it.
+        assert alice.identity.id not in [each["id"] for each in await nodes(there)]
+
+
+def test_a_node_without_discovery_gives_no_card_and_loads_no_zeroconf() -> None:
+    code = (
+        "import anyio, sys\n"
+        "from millpond import Config, Node\n"
+        "async def main():\n"
+        "    off = dict.fromkeys(('ws', 's3p', 'rustlog', 'http'), 'off')\n"
+        "    async with Node(Config(p2p='127.0.0.1:0', **off)) as node:\n"
+        "        assert node.peer_services.discovery is None\n"
+        "        assert not node.peer_requests._client_handlers.get(60)\n"
+        "anyio.run(main)\n"
+        "print([n for n in sys.modules if 'zeroconf' in n or 'node.discovery' in n])\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ran.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"p2p": "off"}, "no P2P listener"),
+        ({"p2p": "127.0.0.1:0"}, "no other machine"),
+        ({"p2p": "8.8.8.8:7400"}, "no private network"),
+        ({"discover_interfaces": ("8.8.8.8",)}, "not on a private network"),
+        ({"discover_interfaces": ("eth0",)}, "no IPv4 address"),
+    ],
+)
+def test_listeners_that_no_neighbour_reaches_are_refused(
+    settings: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(ConfigError, match=text):
+        Config(**({"p2p": "0.0.0.0:7400", "discover": True} | settings))
+
+
+async def test_without_zeroconf_the_error_says_what_to_install(
+    alice: PeerNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "zeroconf", None)
+    with pytest.raises(ConfigError, match=r"millpond\[discovery\]"):
+        async with alice.node():
+            pass
