@@ -23,7 +23,7 @@ from millpond.actors.queue_stats import QueueStats
 from millpond.actors.runtime.scheduler import RuntimeCounters, Scheduler
 from millpond.actors.store.changes import Origin, StoredMessage
 from millpond.actors.store.durable import DurableStore
-from millpond.actors.store.interface import Health, Store, Usage
+from millpond.actors.store.interface import Health, ServerStats, Store, Usage, server_stats
 from millpond.actors.store.stats import StoreStats
 from millpond.actors.streams.catalogs.access_tokens import AccessToken
 from millpond.actors.streams.directory import Directory
@@ -118,6 +118,7 @@ class InfoReply(msgspec.Struct):
     parts: int = 0
     """Of batches, that are staged and not published."""
     replica: ReplicaInfo | None = None
+    redis: ServerStats | None = None
 
 
 class ExportRequest(msgspec.Struct):
@@ -401,6 +402,7 @@ def _info(request: InfoRequest, sources: StatusSources) -> InfoReply:
         store=_store(sources.store),
         page=page,
         more=len(page) < len(names),
+        redis=server_stats(sources.store),
     )
 
 

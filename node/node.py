@@ -27,6 +27,7 @@ from millpond.actors.runtime.supervisor import RestartPolicy, contain, supervise
 from millpond.actors.store.changes import LogSnapshot
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.filesystem import Disk, OsDisk
+from millpond.actors.store.interface import server_stats
 from millpond.actors.store.memory import MemoryStore
 from millpond.actors.streams.names import CHANNELS, qualified_name_of
 from millpond.node import clock_file
@@ -290,6 +291,12 @@ class Node:
         """The durability of channels without a rule of their own."""
         return self.config.default_durability
 
+    @property
+    def store_url(self) -> str | None:
+        """The Redis that keeps the store, without a password; None: none does."""
+        found = server_stats(self._store)
+        return None if found is None else found.url
+
     def _choose_store(self, disk: Disk) -> DurableStore | MemoryStore | RedisStore:
         around = LoopRuntime(self.clock.now, self._rng)
         if self.config.store:
@@ -367,7 +374,7 @@ class Node:
             if isinstance(store, DurableStore):
                 found = self._recover(store)
             else:
-                self._open_redis(store, folder)
+                self._open_redis(store, folder, began_ns)
         except BaseException:
             lock.release()
             raise
@@ -382,11 +389,18 @@ class Node:
         if isinstance(store, DurableStore):
             self._tell_opened(store, found, began_ns)
 
-    def _open_redis(self, store: RedisStore, folder: Path) -> None:
+    def _open_redis(self, store: RedisStore, folder: Path, began_ns: int) -> None:
         from millpond.node.redis_store import store_owner
 
         store.open(self.config.highest_durability, store_owner(folder, self._entropy))
-        log.info("store opened: redis=%s messages=%d", store.url.shown, store.usage.messages)
+        log.info(
+            "store opened: redis=%s durability=%s messages=%d log_bytes=%d seconds=%.3f",
+            store.url.shown,
+            store.server.durability.name.lower(),
+            store.usage.messages,
+            store.usage.log_bytes,
+            (self.clock.ticks_ns() - began_ns) / 1e9,
+        )
 
     def _recover(self, store: DurableStore) -> Recovered:
         rest_after = None if self.replica is None else self.replica.rest_after

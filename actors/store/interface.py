@@ -44,6 +44,24 @@ class Health(msgspec.Struct):
     failures: int = 0
 
 
+class ServerStats(msgspec.Struct, frozen=True):
+    """The server that keeps the store (Redis), and what the node has of it. `durability` is the
+    highest that it promises, and `reason` why no higher one; `waiting_bytes` are on their way."""
+
+    url: str
+    durability: str
+    reason: str
+    partitions: int
+    waiting_bytes: int
+    health: Health
+
+
+def server_stats(store: Store) -> ServerStats | None:
+    """The server that keeps the store; None: the data folder or memory does."""
+    found: ServerStats | None = getattr(store, "server_stats", None)
+    return found
+
+
 class PartitionUsage(msgspec.Struct, frozen=True):
     """The usage of one partition, counted without loading it. `keys` counts the keys of stored and
     of removed messages."""

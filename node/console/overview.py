@@ -17,6 +17,7 @@ import msgspec
 
 from millpond.actors.histogram import SECONDS
 from millpond.actors.store.durable import DurableStore
+from millpond.actors.store.interface import ServerStats, server_stats
 from millpond.node.environment import installed_version
 from millpond.node.peers.identity import peer_id
 from millpond.node.replica.interface import ReplicaInfo
@@ -115,6 +116,7 @@ class OverviewReply(msgspec.Struct):
     memory: MemoryOverview
     store: StoreOverview | None
     replica: ReplicaInfo | None
+    redis: ServerStats | None
 
 
 def overview(sources: StatusSources, *, names_peers: bool) -> OverviewReply:
@@ -133,7 +135,7 @@ def overview(sources: StatusSources, *, names_peers: bool) -> OverviewReply:
         counters["written_bytes"] = store.journal_stats.bytes
         latencies["commit"] = store.journal_stats.commit_s.counts
         latencies["sync"] = store.journal_stats.sync_s.counts
-    on_disk = _store(sources)
+    on_disk, redis = _store(sources), server_stats(store)
     summaries = sources.activity.summaries()
     return OverviewReply(
         version=installed_version(),
@@ -143,7 +145,7 @@ def overview(sources: StatusSources, *, names_peers: bool) -> OverviewReply:
         durability=sources.durability.name.lower(),
         listeners=dict(sources.listeners),
         cpu_s=used.ru_utime + used.ru_stime,
-        findings=list(_findings(sources, on_disk, names_peers)),
+        findings=list(_findings(sources, on_disk, redis, names_peers)),
         totals={
             "cells": len(sources.scheduler.cells),
             "streams": sources.streams,
@@ -162,6 +164,7 @@ def overview(sources: StatusSources, *, names_peers: bool) -> OverviewReply:
         memory=_memory(sources),
         store=on_disk,
         replica=sources.replica,
+        redis=redis,
     )
 
 
@@ -221,7 +224,10 @@ def _disk(folder: Path) -> tuple[int, int]:
 
 
 def _findings(
-    sources: StatusSources, store: StoreOverview | None, names_peers: bool
+    sources: StatusSources,
+    store: StoreOverview | None,
+    redis: ServerStats | None,
+    names_peers: bool,
 ) -> Iterator[Finding]:
     """The problems of the node, the worst first."""
     clock = sources.clock
@@ -232,6 +238,12 @@ def _findings(
             "bad",
             f"The store cannot write ({store.reason}): nothing new is accepted.",
             "Free space on the disk, or look at its health; the node goes on by itself.",
+        )
+    if redis is not None and not redis.health.is_writable:
+        yield Finding(
+            "bad",
+            f"The store does not answer ({redis.health.reason}): nothing new is accepted.",
+            "The node goes on once it does; after 60 s it ends, for its supervisor to start it.",
         )
     if clock.have_ids_ended:
         yield Finding("bad", "Ids have ended: no message is accepted.", "See millpond doctor.")

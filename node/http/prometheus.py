@@ -29,6 +29,7 @@ from millpond.actors.jobs.flows import Flows
 from millpond.actors.jobs.schedules import Schedules, ScheduleTotals
 from millpond.actors.runtime.scheduler import RuntimeCounters
 from millpond.actors.store.durable import DurableStore
+from millpond.actors.store.interface import server_stats
 from millpond.actors.store.stats import JournalStats
 from millpond.actors.streams.names import FLOWS, SCHEDULES
 from millpond.actors.subscriptions.context import SubscriptionCounters
@@ -121,6 +122,9 @@ class _Snapshot:
         yield "limit_connections", "Limit of open connections.", sources.config.connections_max
         if isinstance(status.store, DurableStore):
             yield from _store_gauges(status.store, status.now)
+        if (redis := server_stats(status.store)) is not None:
+            yield "redis_waiting_bytes", "Bytes on their way to Redis.", redis.waiting_bytes
+            yield "redis_partitions", "Channels and streams kept in Redis.", redis.partitions
 
     def _counters(self) -> Iterator[Value]:
         status, sources = self._status, self._sources

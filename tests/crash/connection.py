@@ -8,6 +8,7 @@ from tests.conformance import packets as p
 from tests.conformance.peer import Ended, LengthPrefixed, SocketPipe, connect_tcp
 
 READY = 0x83
+STORAGE_FAILED = b"\xff\x80\xe1"
 
 
 class UnexpectedPacket(Exception):
@@ -62,6 +63,8 @@ async def join(address: str, channel: str, tags: p.Tags, *, wants_push: bool) ->
         raise Ended from None
     try:
         answer = await connection.ask(p.hello(channel.encode(), tags, flags=int(wants_push)))
+        if answer.startswith(STORAGE_FAILED):
+            raise Ended  # its store went before it
         if answer[0] != READY:
             raise UnexpectedPacket(f"{channel}: HELLO was answered with {answer[:32].hex()}")
         _, ready = p.read_ready(answer)

@@ -1,6 +1,7 @@
 """Kill the node again and again, and see what is left: `python -m tests.crash.loop --kills N`.
 
-With `--power` its disk loses the power each time instead, on a volume of its own.
+With `--power` its disk loses the power each time instead, on a volume of its own. With `--redis`
+its store is in Redis, which is killed as well in two lives of three.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -19,6 +20,7 @@ from statistics import median
 
 import anyio
 import msgspec
+from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from tests.crash.audit import audit, drain
@@ -34,6 +36,7 @@ from tests.crash.stream_events import StreamEvent
 from tests.crash.stream_work import StreamWork
 from tests.crash.volume import Volume
 from tests.crash.workload import BRIEF_TTL_S, Reader, ReaderPlan, Writer, WriterPlan
+from tests.redis_server import RedisServer, redis_server
 
 UNREAD = "pair/rest"
 """Nobody reads here, so that all of it must be there whenever one looks."""
@@ -60,6 +63,8 @@ PASSING_NUMBER, PASSING_READER_NUMBER, PASSING_PER_S = 9, 109, 300
 LOOPS = ("uvloop", "uvloop", "asyncio", "uvloop", "trio")
 COMPLAINTS_MAX = 10
 """So many are shown in the table."""
+REDIS_FIRST, REDIS_ANEW = "Redis, then the node", "Redis, which was started anew"
+REDIS_AWAY_S = 0.3
 END_S = 10.0
 """The time within which all clients notice that the node is dead."""
 
@@ -119,9 +124,16 @@ class Run:
     """A folder, a workload, and the lives that go over them.
 
     With a `volume` the data folder is on it, and a life from outside ends with a loss of power.
+    With `redis` the store is there.
     """
 
-    def __init__(self, folder: Path, seed: int, volume: Volume | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        volume: Volume | None = None,
+        redis: RedisServer | None = None,
+    ) -> None:
         rng = Random(seed)
         self.seed = seed
         self.history = History(seed)
@@ -129,6 +141,7 @@ class Run:
         self.data.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._volume = volume
+        self._redis = redis
         self._writers = [Writer(plan, self.history) for plan in WRITERS]
         self._readers = [Reader(plan, self.history, Random(rng.random())) for plan in READERS]
         self._passing: list[Writer] = []
@@ -149,8 +162,16 @@ class Run:
             await victim.kill()
         if self._volume is not None:
             self._volume.power_up()
-        self.causes[_where(victim.cause())] += 1
-        self._listen_to(victim)
+        if self._redis is not None and self._redis.process.poll() is not None:
+            await to_thread.run_sync(self._redis.start)
+        if self._redis is not None and victim.has_lost_its_store():
+            self.causes[REDIS_ANEW] += 1
+            return
+        cause = _where(victim.cause())
+        is_both = self._redis is not None and self.history.life % 3 == 1
+        self.causes[REDIS_FIRST if is_both else cause] += 1
+        if not is_both:
+            self._listen_to(victim)
 
     async def finish(self) -> None:
         """The lives without a kill: retries, a gentle end, all drained, and nothing comes back."""
@@ -192,7 +213,8 @@ class Run:
         life = self.history.life
         self.history.record(Started(life, time.time_ns() // 1_000_000))
         log = self._folder / f"life-{life:04}.log"
-        victim = await start(self.data, log, death, LOOPS[life % len(LOOPS)])
+        store = "" if self._redis is None else self._redis.url
+        victim = await start(self.data, log, death, LOOPS[life % len(LOOPS)], store)
         if victim.to is not None:
             self.starts.append(victim.start_s)
             self.recoveries.append(victim.recovery_s())
@@ -210,6 +232,8 @@ class Run:
             self._pass_through(tasks, to.p2p)
             with anyio.move_on_after(live_s):
                 await victim.process.wait()
+            if self._redis is not None:
+                await self._kill_redis(victim, self._redis)
             if self._volume is not None:
                 await victim.freeze()  # it must not see, and tell, that its disk has gone
                 self._volume.cut_power()
@@ -217,6 +241,18 @@ class Run:
             tasks.cancel_scope.deadline = anyio.current_time() + END_S
         if tasks.cancel_scope.cancelled_caught:
             raise UnexpectedPacket("somebody has not noticed that the node is dead")
+
+    async def _kill_redis(self, victim: Victim, redis: RedisServer) -> None:
+        """In one life of three Redis dies before the node; in another one it is back while the node
+        runs, which ends then by itself."""
+        kind = self.history.life % 3
+        if kind:
+            redis.kill()
+            await anyio.sleep(REDIS_AWAY_S)
+        if kind == 2:
+            await to_thread.run_sync(redis.start)
+            with anyio.move_on_after(END_S):
+                await victim.process.wait()
 
     def _pass_through(self, tasks: TaskGroup, address: str) -> None:
         """Write to this life's own channel, and read that of the last one."""
@@ -263,12 +299,19 @@ def _where(cause: str) -> str:
     return f"{death.kind} {death.place} {death.phase.value}"
 
 
-async def run(folder: Path, seed: int, kills: int, volume: Volume | None = None) -> Report:
+async def run(
+    folder: Path,
+    seed: int,
+    kills: int,
+    volume: Volume | None = None,
+    redis: RedisServer | None = None,
+) -> Report:
     """Kill the node so many times, or cut the power of its volume. Raises Crashed if it ends by
     itself, UnexpectedPacket."""
-    lives = Run(folder, seed, volume)
+    lives = Run(folder, seed, volume, redis)
+    is_outside = volume is not None or redis is not None
     try:
-        for end in ends(seed, kills) if volume is None else power_cuts(seed, kills):
+        for end in power_cuts(seed, kills) if is_outside else ends(seed, kills):
             await lives.live(end)
         await lives.finish()
     finally:
@@ -284,19 +327,18 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--data", type=Path, metavar="DIR", help="empty; default: a new folder")
     parser.add_argument("--power", action="store_true", help="cut the power of its disk (as root)")
+    parser.add_argument("--redis", action="store_true", help="with a store in Redis")
     parser.add_argument("--json", action="store_true", help="the report as one line")
     args = parser.parse_args()
     if args.data and args.data.is_dir() and any(args.data.iterdir()):
         parser.error(f"--data: {args.data} is not empty")
     folder = args.data or Path(tempfile.mkdtemp(prefix="millpond-crash-"))
-    volume = Volume(folder) if args.power else None
-    try:
+    with ExitStack() as stack:
+        volume = stack.enter_context(closing(Volume(folder))) if args.power else None
+        redis = stack.enter_context(redis_server(folder / "redis")) if args.redis else None
         report = anyio.run(
-            run, folder, args.seed, args.kills, volume, backend_options={"use_uvloop": True}
+            run, folder, args.seed, args.kills, volume, redis, backend_options={"use_uvloop": True}
         )
-    finally:
-        if volume is not None:
-            volume.close()
     print(msgspec.json.encode(report).decode() if args.json else report.table())
     if not report.is_good:
         found = {"channels": report.result.faults, "streams": report.streams.faults}

@@ -79,6 +79,11 @@ class Victim:
             raise Crashed(f"exit {self.process.returncode}: {self._last_words()}")
         return text.rpartition(DIED)[2].splitlines()[0] if DIED in text else OUTSIDE
 
+    def has_lost_its_store(self) -> bool:
+        """True: it ended by itself, with 1, because Redis was started anew."""
+        text = self.log.read_text(errors="replace")
+        return self.process.returncode == 1 and "StoreLost: Redis was started anew" in text
+
     def complaints(self) -> list[str]:
         """Lines of its log that say that something is wrong, which nothing here should cause."""
         lines = self.log.read_text(errors="replace").splitlines()
@@ -94,9 +99,11 @@ class Victim:
         return self.log.read_text(errors="replace")[-4000:]
 
 
-async def start(folder: Path, log: Path, death: Death | None, loop: str) -> Victim:
+async def start(folder: Path, log: Path, death: Death | None, loop: str, store: str = "") -> Victim:
     """Start a life and wait until it is ready, or dead."""
     words = ["-m", "tests.crash.victim", "--data", str(folder), "--loop", loop]
+    if store:
+        words += ["--store", store]
     if death is not None:
         words += ["--die", str(death)]
     began = time.perf_counter()

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import anyio
 
-from millpond.actors.errors import OutcomeUnknown, StreamExists
+from millpond.actors.errors import OutcomeUnknown, StorageFailed, StreamExists
 from millpond.node.client.errors import ChannelClosed, ConnectionLost
-from millpond.node.client.requests.errors import NotDone
+from millpond.node.client.requests.errors import LimitExceeded, NotDone
 from millpond.node.client.s3p.client import S3p, connect_s3p
 from millpond.node.client.streams.connect import connect_streams
 from millpond.node.client.streams.stream import Stream
@@ -23,8 +23,8 @@ from tests.crash.written_streams import WrittenStreams
 IN_FLIGHT = 6
 LAST_BATCHES = 3
 """So many a task sends at the end of a run, and all must be answered."""
-GONE = (ConnectionLost, ChannelClosed, OutcomeUnknown)
-"""The errors that a call may raise when the node dies."""
+GONE = (ConnectionLost, ChannelClosed, OutcomeUnknown, StorageFailed, LimitExceeded)
+"""The errors that a call may raise when the node dies, or its store before it."""
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from tests.crash.loop import run
+from tests.crash.loop import REDIS_ANEW, REDIS_FIRST, run
+from tests.crash.process import OUTSIDE
 from tests.node.processes import command, serving
+from tests.redis_server import needs_redis, redis_server
 
 SEED = 20261121
 INSIDE_SHARE_MIN = 1 / 3
@@ -33,6 +35,22 @@ def test_nothing_acknowledged_is_lost_in_any_kill(
     assert streams.unknown > streams.recovered > 0
     assert streams.kept_unseen > 0 or kills < 20  # it takes a kill at a rare moment
     assert streams.looks > kills and streams.done > 0  # few where the machine is busy
+
+
+@needs_redis
+@pytest.mark.parametrize("kills", [6, pytest.param(60, marks=pytest.mark.full)])
+def test_nothing_acknowledged_is_lost_when_the_node_or_its_redis_is_killed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kills: int
+) -> None:
+    """Kills of the node, of Redis and the node, and of Redis that is back while the node runs."""
+    with redis_server(tmp_path / "redis") as redis:
+        options = {"use_uvloop": True}
+        report = anyio.run(run, tmp_path, SEED, kills, None, redis, backend_options=options)
+    with capsys.disabled():
+        print(f"\n{report.table()}")
+    assert report.is_good, report.table()
+    assert report.kills == dict.fromkeys((OUTSIDE, REDIS_FIRST, REDIS_ANEW), kills // 3)
+    assert report.result.unknown > 0 and report.streams.unknown > 0
 
 
 def put(url: str, count: int) -> list[str]:

@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
@@ -31,18 +30,17 @@ ATTEMPTS_MAX = 60_000
 """Every kill costs a message in hand an attempt; none may become a dead letter by that."""
 
 
-@dataclass(frozen=True)
 class Quick(Config):
     """A configuration whose store flushes what is younger and smaller than usual."""
 
     @property
-    def store(self) -> StoreSettings:
+    def store_settings(self) -> StoreSettings:
         return msgspec.structs.replace(
-            super().store, settle_s=SETTLE_S, rewrite_bytes_max=REWRITE_BYTES_MAX
+            super().store_settings, settle_s=SETTLE_S, rewrite_bytes_max=REWRITE_BYTES_MAX
         )
 
 
-async def serve(folder: Path, death: Death | None) -> None:
+async def serve(folder: Path, death: Death | None, store: str) -> None:
     """Serve until SIGTERM, or until the kill point."""
     config = Quick(
         p2p="127.0.0.1:0",
@@ -51,6 +49,7 @@ async def serve(folder: Path, death: Death | None) -> None:
         rustlog=OFF,
         http=OFF,
         data=str(folder),
+        store=store,
         segment_bytes=SEGMENT_BYTES,
         journal_bytes_max=JOURNAL_BYTES_MAX,
         channels=(ChannelRule("queue/*", Mode.QUEUE, attempts=ATTEMPTS_MAX),),
@@ -68,6 +67,9 @@ def main() -> None:
     """Read the command line and serve."""
     parser = argparse.ArgumentParser(prog="python -m tests.crash.victim")
     parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument(
+        "--store", default="", metavar="URL", help="keep channels and streams there"
+    )
     parser.add_argument("--die", type=Death.parse, metavar="KIND:PLACE:NUMBER:PHASE")
     parser.add_argument("--loop", choices=("asyncio", "uvloop", "trio"), default="uvloop")
     args = parser.parse_args()
@@ -77,7 +79,7 @@ def main() -> None:
     )  # also of an empty store, when it was opened
     backend = "trio" if args.loop == "trio" else "asyncio"
     options = {"use_uvloop": True} if args.loop == "uvloop" else {}
-    anyio.run(serve, args.data, args.die, backend=backend, backend_options=options)
+    anyio.run(serve, args.data, args.die, args.store, backend=backend, backend_options=options)
 
 
 if __name__ == "__main__":

@@ -51,6 +51,7 @@ from millpond.actors.store.interface import (
     Health,
     PartitionUsage,
     Seek,
+    ServerStats,
     StoredQueue,
     Usage,
     decrypted_chunks,
@@ -430,6 +431,8 @@ class RedisStore:
         self._worker.close()
         self._finish()
         try:
+            if self._away:
+                raise RedisAway(self._away)
             key = f"{self.url.prefix}:owner"
             self.connection.run([("EVALSHA", self._release, 1, key, self._owner)])
         except RedisAway as error:
@@ -446,6 +449,18 @@ class RedisStore:
                 time.sleep(self._settings.retry_s)
         if self._unsent:
             log.warning("store closed with writes that are not stored: items=%d", len(self._unsent))
+
+    @property
+    def server_stats(self) -> ServerStats:
+        """The server, for people."""
+        return ServerStats(
+            self.url.shown,
+            self.server.durability.name.lower(),
+            self.server.reason,
+            len(self._entries),
+            self._pending_bytes,
+            self.health,
+        )
 
     # The interface.
 

@@ -117,6 +117,7 @@ def _page(answer: dict[str, Any]) -> list[str]:
         "crashes": f"{scheduler['crashes']} ({scheduler['quarantines']} channels quarantined)",
         "kept": kept,
         **_store_rows(answer["store"]),
+        **_redis_rows(answer.get("redis")),
         **_replica_rows(answer.get("replica")),
         "streams": f"{answer['streams']}, {size_text(usage['log_bytes'])}",
         "channels": str(answer["channels"]),
@@ -151,6 +152,18 @@ def _store_rows(store: dict[str, Any] | None) -> dict[str, str]:
         count = "1 damage" if damages == 1 else f"{damages} damages"
         rows["damaged"] = f"{count}, {counters['damaged']} channels not served: {how}"
     return rows
+
+
+def _redis_rows(redis: dict[str, Any] | None) -> dict[str, str]:
+    if redis is None:  # or a node of an older version
+        return {}
+    health = redis["health"]
+    state = "writable" if health["is_writable"] else f"NOT WRITABLE: {health['reason']}"
+    return {
+        "redis": f"{redis['url']}, durability up to {redis['durability']} ({redis['reason']})",
+        "store": f"{state}, {health['failures']} failures, {redis['partitions']} partitions, "
+        f"{size_text(redis['waiting_bytes'])} on their way",
+    }
 
 
 def _replica_rows(replica: dict[str, Any] | None) -> dict[str, str]:

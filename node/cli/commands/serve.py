@@ -254,6 +254,8 @@ def run(args: argparse.Namespace) -> int:
                 backend=backend,
                 backend_options=options,
             )
+    except RedisStoreError as error:
+        raise Failure(f"store: {error}") from error
     except BaseExceptionGroup as group:
         match first_cause(group):
             case Superseded() as exc:
@@ -535,6 +537,8 @@ async def _announce(node: Node, as_json: bool) -> None:
         }
         if node.tls.names:
             ready["tls"] = node.tls.names
+        if node.store_url is not None:
+            ready["store"] = node.store_url
         await write_async(json_line(ready))
         return
     where = " ".join(f"{name}={address}" for name, address in node.listeners.items())
@@ -543,7 +547,8 @@ async def _announce(node: Node, as_json: bool) -> None:
     if node.durability is Durability.MEMORY:
         line = f"millpond ready: {where} ({durability} only: a restart forgets every message)\n"
     else:
-        line = f"millpond ready: {where} data={data} durability={durability}\n"
+        store = "" if node.store_url is None else f" store={node.store_url}"
+        line = f"millpond ready: {where} data={data}{store} durability={durability}\n"
     await write_async(line.encode("utf-8", "surrogateescape"))
 
 

@@ -107,7 +107,10 @@ def _store(answer: dict[str, Any] | None) -> Generator[Finding]:
     if answer is None:
         yield Finding("store", "warn", "unknown: a token with the right `admin` is required")
         return
-    store = answer["store"]
+    store, redis = answer["store"], answer.get("redis")  # a node of an older version has no redis
+    if redis is not None:
+        yield _redis(redis)
+        return
     if store is None:
         yield Finding("store", "ok", "in memory only: a restart loses all messages")
         return
@@ -126,6 +129,17 @@ def _store(answer: dict[str, Any] | None) -> Generator[Finding]:
         found = "1 damage" if damages == 1 else f"{damages} damages"
         text = f"{found} in the data folder; {count} not served; {advice}"
         yield Finding("damage", "fail", text)
+
+
+def _redis(redis: dict[str, Any]) -> Finding:
+    """The finding about a store in Redis."""
+    health = redis["health"]
+    if health["is_writable"]:
+        kept = f"durability up to {redis['durability']} ({redis['reason']})"
+        text = f"{redis['url']} is writable, {kept}, {health['failures']} failures so far"
+        return Finding("store", "ok", text)
+    text = f"{redis['url']} cannot be written, messages are refused: {health['reason']}; the node"
+    return Finding("store", "fail", f"{text} goes on once Redis is back, or ends 60 s later")
 
 
 def _replica(answer: dict[str, Any] | None) -> Generator[Finding]:

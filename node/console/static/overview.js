@@ -128,7 +128,16 @@ function tilesOf({ totals, uptime_s, durability, version }) {
   );
 }
 
-function storeOf({ store, durability }) {
+function storeOf({ store, redis, durability }) {
+  if (redis) {
+    return facts([
+      ["Redis", plain(redis.url)],
+      ["Writes", redis.health.is_writable ? "go through" : `fail: ${plain(redis.health.reason)}`],
+      ["Highest durability", plain(`${redis.durability} (${redis.reason})`)],
+      ["Channels and streams", count(redis.partitions)],
+      ["On their way", bytes(redis.waiting_bytes)],
+    ]);
+  }
   if (store === null) return empty("Nothing is on disk.", `This node keeps everything in ${durability}: it is gone when the node stops.`);
   const used = store.disk_total > 0 ? 1 - store.disk_free / store.disk_total : 0;
   return h(
