@@ -71,6 +71,11 @@ class ServerFacts(NamedTuple):
 class RedisConnection(Protocol):
     """Commands to Redis. All methods block, and raise RedisAway."""
 
+    @property
+    def connects(self) -> int:
+        """The connections that were made so far: a new one may be to another server, or to one that
+        was started anew."""
+
     def run(self, commands: Sequence[Command]) -> list[Reply]:
         """Send commands at once, each with its key in second place (EVALSHA: in fourth), and give
         their answers. Those to one key are done in order."""
@@ -106,24 +111,45 @@ def connect_redis(url: RedisUrl) -> RedisConnection:
     settings: dict[str, Any] = {"socket_timeout": TIMEOUT_S, "socket_connect_timeout": TIMEOUT_S}
     # Nothing is sent twice but by the store, which knows what came before.
     settings |= {"protocol": 2, "retry": Retry(NoBackoff(), 0)}
+    connects = _Connects(is_cluster=url.is_cluster)
+    settings["redis_connect_func"] = connects.made
     try:
         if url.is_cluster:
             cluster = redis.RedisCluster.from_url(url.url, **settings)
-            return _Connection(cluster)
-        return _Connection(redis.Redis.from_url(url.url, **settings))
+            return _Connection(cluster, connects)
+        return _Connection(redis.Redis.from_url(url.url, **settings), connects)
     except (redis.RedisError, redis.exceptions.RedisClusterException, OSError) as error:
         raise RedisAway(str(error)) from error
     except ValueError as error:
         raise RedisConfigError(str(error)) from error
 
 
+class _Connects:
+    """Counts the connections that redis-py makes: it replaces one that has ended by itself."""
+
+    def __init__(self, *, is_cluster: bool) -> None:
+        self._is_cluster = is_cluster
+        self.count = 0
+
+    def made(self, connection: Any) -> None:
+        """A socket is connected."""
+        if not self._is_cluster:  # there the client greets the server before this
+            connection.on_connect()
+        self.count += 1
+
+
 class _Connection:
     """By redis-py, to one server or to a cluster."""
 
-    def __init__(self, client: Redis | RedisCluster) -> None:
+    def __init__(self, client: Redis | RedisCluster, connects: _Connects) -> None:
         self._client: Any = client
+        self._connects = connects
         self._is_cluster = hasattr(client, "nodes_manager")
         self._scripts: dict[str, str] = {}
+
+    @property
+    def connects(self) -> int:
+        return self._connects.count
 
     def run(self, commands: Sequence[Command]) -> list[Reply]:
         replies: list[Reply] = [None] * len(commands)

@@ -321,7 +321,7 @@ class RedisStore:
         self._owner = owner
         self.connection = connection = self._connect(self.url)
         try:
-            self.server = connection.facts()
+            self.server, self._connects = connection.facts(), connection.connects
             if asked > self.server.durability:
                 least = self.server.durability.name.lower()
                 raise RedisConfigError(
@@ -599,9 +599,15 @@ class RedisStore:
             self._unsent = deque(each for each in self._unsent if not isinstance(each, Read))
         return [(each, Fault.UNREADABLE) for each in reads]
 
-    def _renew_if_due(self) -> None:
-        if self._away and self.connection.facts().runs != self.server.runs:
+    def _require_same_servers(self) -> None:
+        """Raises StoreLost, RedisAway."""
+        if self.connection.facts().runs != self.server.runs:
             raise StoreLost("Redis was started anew, or another server took its place")
+        self._connects = self.connection.connects
+
+    def _renew_if_due(self) -> None:
+        if self._away:
+            self._require_same_servers()
         is_due = self.environment.now() - self._renewed_at >= self._settings.lease_s / 3
         if (is_due or self._away) and not self._renewed():
             raise StoreLost(f"another process owns {self.url.shown}")
@@ -674,11 +680,19 @@ class RedisStore:
                 return ()
 
     def _read_one(self, item: Read) -> Any:
+        """Raises RedisAway, StoreLost."""
+        damage: BadChange | None = None
+        found: Any = Fault.DAMAGED
         try:
-            return item.read(self.connection)
+            found = item.read(self.connection)
         except BadChange as error:
-            log.error("stored value not understood: error=%s", error)
-            return Fault.DAMAGED
+            damage = error
+        if self.connection.connects != self._connects:
+            # Over a new connection it may be the content of a server that has lost some.
+            self._require_same_servers()
+        if damage is not None:
+            log.error("stored value not understood: error=%s", damage)
+        return found
 
     # In the loop's thread.
 

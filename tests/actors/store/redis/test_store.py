@@ -365,6 +365,33 @@ def test_a_server_that_was_started_anew_meanwhile_gets_nothing_from_the_node(
         again.store.close()
 
 
+def test_nothing_is_read_from_a_server_that_was_started_anew(tmp_path: Path) -> None:
+    with redis_server(tmp_path / "redis", "--appendonly", "no") as server:
+        run = Run(server.url, asked=Durability.MEMORY)
+        assert run.write(NAME, put(1)) is None and run.write(LOG, chunk(0)) is None
+        server.kill()
+        server.start()
+        results: list[object] = []
+        for answer in (run.store.read(LOG, ALL), run.store.load(NAME)):
+            assert isinstance(answer, Deferred)
+            answer.when_done(results.append)
+        run.loop.finish_pass()
+        run.work()
+        assert results == []
+        assert len(run.lost) == 1 and "started anew" in str(run.lost[0])
+
+
+def test_reads_go_on_over_a_new_connection_to_the_same_server(any_url: str) -> None:
+    run = Run(any_url)
+    assert run.write(NAME, put(1)) is None and run.write(LOG, chunk(0)) is None
+    before = run.store.connection.connects
+    for client in run.store.connection._servers():
+        client.connection_pool.disconnect()
+    assert run.read() == [chunk(0)] and run.load().rows == [put(1)]
+    assert run.store.connection.connects > before and run.lost == []
+    run.store.close()
+
+
 def test_a_full_server_refuses_puts_and_takes_acks(server: RedisServer, url: str) -> None:
     run = Run(url)
     assert run.write(NAME, put(1)) is None
