@@ -28,12 +28,18 @@ if TYPE_CHECKING:
     from millpond.node.client.channel import Channel
 
 ANSWERED_WITHIN_S = 60.0
+TURN_S = 60.0
+"""Of the transfers that go on at once, one that takes longer goes to the end of the line."""
 PROBLEMS = (*GONE, RequestError, TimeoutError, msgspec.ValidationError)
 """The errors of a route that does not work now."""
 NOT_HERE = "the sender has it no more"
 WRONG_KEY = "it is not what its sender announced"
 
 AnswerT = TypeVar("AnswerT", bound=msgspec.Struct)
+
+
+class TurnOver(Exception):
+    """A transfer that takes long lets others go first, and goes on after them."""
 
 
 class Progress(msgspec.Struct):
@@ -71,7 +77,7 @@ class ChunkTransfer:
     ) -> str | None:
         """Offer a file over a route, and put what is wanted of it; the reason of a refusal.
 
-        `limit` is moved on with each answer. Raises what is in PROBLEMS.
+        `limit` is moved on with each answer. Raises TurnOver, and what is in PROBLEMS.
         """
         root = stored.root
         async with self._context.dial(route, mailbox_of(recipient), "producer") as channel:
@@ -88,8 +94,11 @@ class ChunkTransfer:
                 progress.problem = "the peer has not got the message yet"
                 progress.chunks = 0
                 return None
-            at = progress.chunks = answer.next
+            at = progress.chunks = min(answer.next, file.chunks)
+            ends = anyio.current_time() + TURN_S
             while at < file.chunks:
+                if anyio.current_time() >= ends:
+                    raise TurnOver
                 limit.deadline = anyio.current_time() + ANSWERED_WITHIN_S
                 chunks = await self._files.store.read(stored, at, CHUNKS_AT_ONCE)
                 if not chunks:
@@ -98,7 +107,7 @@ class ChunkTransfer:
                 next_ = (await _ask(channel, m.PeerOperation.FILE_PUT, put, m.FilePutAnswer)).next
                 if next_ <= at:
                     raise Malformed("the other end stores no chunks")
-                at = progress.chunks = next_
+                at = progress.chunks = min(next_, file.chunks)
             return None
 
     # Receiving.
@@ -128,7 +137,7 @@ class ChunkTransfer:
     ) -> None:
         """Fetch what is missing of a file, as much as is there.
 
-        Raises RefusedFile, and what is in PROBLEMS.
+        Raises RefusedFile, TurnOver, and what is in PROBLEMS.
         """
         root, at = incoming.file.root_bytes, progress.chunks
         async with self._context.dial(route, name, "consumer") as channel:
@@ -137,7 +146,10 @@ class ChunkTransfer:
                     channel, m.PeerOperation.FILE_LEAVES, {"root": root}, m.FileLeavesAnswer
                 )
                 stored = await self.learn_leaves(incoming, found.leaves)
+            ends = anyio.current_time() + TURN_S
             while at < incoming.file.chunks:
+                if anyio.current_time() >= ends:
+                    raise TurnOver
                 limit.deadline = anyio.current_time() + ANSWERED_WITHIN_S
                 get = {"root": root, "first": at, "count": CHUNKS_AT_ONCE}
                 answer = await _ask(channel, m.PeerOperation.FILE_GET, get, m.FileGetAnswer)

@@ -114,7 +114,7 @@ class FileOperations:
             file = await self._files.finish(task.key, uuid, self._life_s)
             text = f"file: {file.name} ({size_text(file.size)})"
             sequence = await task.send(text, uuid, file=file)
-            self._files.sent(task.key, uuid)
+            await self._files.sent(task.key, uuid)
         return write_body(b.FileSendAnswer(sequence))
 
     async def _read(self, body: bytes) -> bytes:

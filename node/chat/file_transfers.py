@@ -27,6 +27,7 @@ from millpond.node.chat.chunk_transfer import (
     ChunkTransfer,
     IncomingFile,
     Progress,
+    TurnOver,
     problem_text,
 )
 from millpond.node.chat.conversation import Conversation
@@ -132,8 +133,12 @@ class FileTransfers:
     async def _send(self, conversation: Conversation, pending: PendingFile) -> float:
         """Send a file, if there is a way; returns the delay before the next attempt."""
         context = self._outbox.context
-        stored = self._files.store.find(stream_of(self._peer, Kind.OUT, pending.uuid))
-        if stored is None or not stored.is_used:
+        try:
+            stored = await self._files.sent(self._peer, pending.uuid)
+        except OSError as error:
+            self.progress_of(Kind.OUT, pending.uuid).problem = str(error)
+            return self._send_delay.next_s()
+        if stored is None:
             await self._record(conversation.outgoing, pending, Transfer.EXPIRED, NOT_HERE)
             return CHECK_S
         if self._is_over(pending):
@@ -153,6 +158,8 @@ class FileTransfers:
                         refusal = await self._chunks.offer(
                             route, self._peer, pending.file, stored, progress, limit
                         )
+                except TurnOver:
+                    return 0.0
                 except PROBLEMS as error:
                     progress.problem = problem_text(error, route)
                     continue
@@ -183,7 +190,7 @@ class FileTransfers:
         pending = None if conversation is None else conversation.outgoing.by_root(root.hex())
         if pending is not None:
             progress = self.progress_of(Kind.OUT, pending.uuid)
-            progress.chunks = max(progress.chunks, count)
+            progress.chunks = min(max(progress.chunks, count), pending.file.chunks)
             progress.problem = ""
 
     def sent_file(self, root: bytes) -> StoredFile | None:
@@ -275,6 +282,8 @@ class FileTransfers:
                 except RefusedFile as error:
                     await self._refuse(conversation, pending, str(error))
                     return CHECK_S
+                except TurnOver:
+                    return 0.0
                 except PROBLEMS as error:
                     progress.problem = problem_text(error, route)
                     continue
@@ -409,6 +418,9 @@ class FileTransfers:
             self._offered_at.pop(pending.uuid, None)
 
     async def _remove_dropped(self, files: PendingFiles, kind: Kind) -> None:
-        """Remove the files of messages that were deleted."""
+        """Remove the files of messages that were deleted, those that were sent also at relays."""
         for uuid in files.take_dropped():
+            stored = self._files.store.find(stream_of(self._peer, kind, uuid))
+            if kind is Kind.OUT and stored is not None:
+                self._to_be_dropped = [*self._to_be_dropped, stored.root][-DROPS_MAX:]
             await self._files.remove(self._peer, kind, uuid)

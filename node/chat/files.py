@@ -106,7 +106,7 @@ class ChatFiles:
     async def run(self) -> None:
         """Remove files that are too old, and those that were never sent, until cancelled."""
         for each in self.store.files:
-            if not each.is_used and each.stream not in self._uploads:
+            if not each.is_used and not each.leaves and each.stream not in self._uploads:
                 each.until = 0.0
         await self.store.run()
 
@@ -132,7 +132,8 @@ class ChatFiles:
         self.check_size(size)
         stream, now = stream_of(peer, Kind.OUT, uuid), self._context.now()
         upload = self._uploads.get(stream)
-        if upload is not None and upload.stored.size == size:
+        is_there = self.store.find(stream) is not None
+        if upload is not None and upload.stored.size == size and is_there:
             upload.touched_at = now
             return len(upload.leaves)
         await self._drop_idle(now)
@@ -182,7 +183,10 @@ class ChatFiles:
 
     async def finish(self, peer: bytes, uuid: str, life_s: float) -> File:
         """The description of a file of which all chunks are there; its message is stored next, and
-        then `sent` is called. Raises NotFound and Malformed, and the errors of the disk."""
+        then `sent` is called. Without that the file goes as one that is not finished.
+
+        Raises NotFound and Malformed, and the errors of the disk.
+        """
         upload = self._upload(stream_of(peer, Kind.OUT, uuid))
         stored = upload.stored
         try:
@@ -191,7 +195,7 @@ class ChatFiles:
             raise Malformed(f"the file is not complete: {error}") from error
         now = self._context.now()
         changed = msgspec.structs.replace(
-            stored, root=root, leaves=b"".join(upload.leaves), until=self.until(), is_used=True
+            stored, root=root, leaves=b"".join(upload.leaves), until=now + UPLOAD_IDLE_S
         )
         await self.store.replace(changed)
         return File(
@@ -203,9 +207,16 @@ class ChatFiles:
             until=int((now + life_s) * 1000),
         )
 
-    def sent(self, peer: bytes, uuid: str) -> None:
-        """The message of a file is stored: its key is there, and needed here no more."""
-        self._uploads.pop(stream_of(peer, Kind.OUT, uuid), None)
+    async def sent(self, peer: bytes, uuid: str) -> StoredFile | None:
+        """The message of a file is stored: its key is there, and the file is kept. Raises
+        OSError."""
+        stream = stream_of(peer, Kind.OUT, uuid)
+        self._uploads.pop(stream, None)
+        stored = self.store.find(stream)
+        if stored is not None and not stored.is_used:
+            stored = msgspec.structs.replace(stored, until=self.until(), is_used=True)
+            await self.store.replace(stored)
+        return stored
 
     async def _drop_idle(self, now: float) -> None:
         for stream, upload in list(self._uploads.items()):
@@ -215,8 +226,10 @@ class ChatFiles:
 
     def _upload(self, stream: bytes) -> Upload:
         upload = self._uploads.get(stream)
-        if upload is None:
-            raise NotFound("this file was not begun, or the node has started again: begin anew")
+        if upload is None or self.store.find(stream) is None:
+            raise NotFound(
+                "this file was not begun, or was left for too long, or the node has restarted"
+            )
         return upload
 
     # Reading.
@@ -232,7 +245,7 @@ class ChatFiles:
             raise NotFound("this message brings no file")
         name = file_name(record.by, record.uuid)
         stored = self.store.find(stream_of(peer, record.kind, name))
-        if stored is None or not stored.is_used:
+        if stored is None:
             raise NotFound("this node has the file no more, or not yet")
         if await self.store.count(stored) < file.chunks:
             raise NotFound("the file is not complete yet")

@@ -134,7 +134,7 @@ class FileRequests:
         async with self._limiter:
             store, file = self._find(reader, request.root)
             chunks = await store.read(file, request.first, request.count)
-        if store is self._local.store:
+        if chunks and store is self._local.store:
             self._local.fetched(reader, request.root, request.first + len(chunks))
         return b.write_body(b.FileGetAnswer(chunks))
 

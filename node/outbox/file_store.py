@@ -15,7 +15,7 @@ from typing import Protocol
 import anyio
 import msgspec
 
-from millpond.actors.errors import BufferFull, RequestError, UnknownStream
+from millpond.actors.errors import BufferFull, NotFound, RequestError, UnknownStream
 from millpond.actors.streams.messages import StreamDescription
 from millpond.node.outbox.context import Wakeup
 from millpond.node.peers.file_format import LEAF_BYTES, check_chunk, sealed_size
@@ -29,7 +29,7 @@ RECORD_BYTES = 256
 """The overhead of a record, at most: the stream of a file is never trimmed."""
 FILES_MAX = 10_000
 SHARE = 4
-"""An owner has at most one of so many parts of the quota."""
+"""An owner has at most one of so many parts of the quota, and of the number of files."""
 
 
 class ChunkStream(Protocol):
@@ -74,7 +74,7 @@ class StoredFile(msgspec.Struct):
 class FileStore:
     """The files of one `kind`. `run` is its task: it removes files that are `until` now.
 
-    An owner may use one of `share` parts of the quota.
+    An owner may use one of `share` parts of the quota, and of the number of files.
     """
 
     def __init__(
@@ -152,8 +152,10 @@ class FileStore:
             return f"{FILES_MAX} files are stored already"
         if self.used + file.stored_bytes > self._bytes_max:
             return f"files use {_mb(self.used)} of {_mb(self._bytes_max)}"
-        own = sum(each.stored_bytes for each in self._files.values() if each.owner == file.owner)
-        share = self._bytes_max // self._share
+        sizes = [each.stored_bytes for each in self._files.values() if each.owner == file.owner]
+        if len(sizes) >= FILES_MAX // self._share:
+            return f"{len(sizes)} files of one peer are stored already"
+        own, share = sum(sizes), self._bytes_max // self._share
         if own + file.stored_bytes > share:
             return f"files of one peer use {_mb(own)} of {_mb(share)}"
         return None
@@ -181,9 +183,12 @@ class FileStore:
 
     async def append(self, file: StoredFile, first: int, chunks: Sequence[bytes]) -> int:
         """Append chunks from number `first` on, those that are not there yet; returns the number of
-        the next one. Raises BadFile, where the leaves are known and these are others, and
-        RequestErrors."""
+        the next one. Raises BadFile, where the leaves are known and these are others, NotFound if
+        the file was removed meanwhile, and RequestErrors."""
         async with self._locks.setdefault(file.stream, anyio.Lock()):
+            if file.stream not in self._files:
+                self._locks.pop(file.stream, None)
+                raise NotFound("the file was removed")
             at = await self.count(file)
             new = chunks[at - first :] if first <= at else []
             if not new:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Annotated
 
 import msgspec
 
@@ -267,7 +268,7 @@ class FileOfferAnswer(msgspec.Struct):
     the file yet; or `refused`, for a `reason`."""
 
     state: str
-    next: int = 0
+    next: Annotated[int, msgspec.Meta(ge=0, le=2**53)] = 0
     reason: str = ""
 
 
@@ -282,7 +283,7 @@ class FilePut(msgspec.Struct):
 class FilePutAnswer(msgspec.Struct):
     """The number of chunks that are stored: the next one to be sent."""
 
-    next: int
+    next: Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class FileGet(msgspec.Struct):

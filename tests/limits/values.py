@@ -41,6 +41,7 @@ from millpond.node.backup import service as backup_service
 from millpond.node.backup import snapshots as backup_snapshots
 from millpond.node.chat import (
     actions,
+    chunk_transfer,
     files,
     invites,
     message_requests,
@@ -374,9 +375,14 @@ PEERS: dict[str, Numbers] = {
     ),
     "files that a peer has announced and that are not there yet": (pending_files.PENDING_MAX,),
     "files that clients add at once": (files.UPLOADS_MAX, files.UPLOAD_IDLE_S),
-    "files on their way at once": (files.TRANSFERS_AT_ONCE, file_requests.HANDLED_AT_ONCE),
+    "files on their way at once": (
+        files.TRANSFERS_AT_ONCE,
+        chunk_transfer.TURN_S,
+        file_requests.HANDLED_AT_ONCE,
+    ),
     "a file at a relay (`relay_files_bytes_max`)": (
         Config.relay_files_bytes_max,
+        file_store.FILES_MAX,
         Config.peer_ttl_s,
         file_requests.UNFINISHED_S,
     ),

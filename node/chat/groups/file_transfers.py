@@ -27,6 +27,7 @@ from millpond.node.chat.chunk_transfer import (
     ChunkTransfer,
     IncomingFile,
     Progress,
+    TurnOver,
     problem_text,
 )
 from millpond.node.chat.conversation_log import ConversationLog
@@ -175,8 +176,12 @@ class GroupFileTransfers:
     async def _send(self, conversation: GroupConversation, pending: PendingFile) -> float:
         """Send a file of this node to members; returns the delay before the next attempt."""
         files = conversation.files_out
-        stored = self._files.store.find(stream_of(self._group, Kind.OUT, pending.name))
-        if stored is None or not stored.is_used:
+        try:
+            stored = await self._files.sent(self._group, pending.name)
+        except OSError as error:
+            log.warning("file not kept: group=%s: %s", peer_id(self._group), error)
+            return CHECK_S
+        if stored is None:
             await self._record(files, pending, Transfer.EXPIRED, NOT_HERE)
             return CHECK_S
         if self._is_over(pending.file):
@@ -261,6 +266,9 @@ class GroupFileTransfers:
             try:
                 with anyio.fail_after(ANSWERED_WITHIN_S) as limit:
                     refusal = await self._chunks.offer(route, member, file, stored, progress, limit)
+            except TurnOver:
+                share.due_at = -inf
+                return False
             except PROBLEMS as error:
                 progress.problem = problem_text(error, route)
                 continue
@@ -327,13 +335,14 @@ class GroupFileTransfers:
         for shared in () if conversation is None else conversation.shared.by_root(root.hex()):
             share = self._shares.get(shared.name, {}).get(recipient)
             if share is not None:
-                share.progress.chunks = max(share.progress.chunks, count)
+                chunks = min(count, shared.file.chunks)
+                share.progress.chunks = max(share.progress.chunks, chunks)
                 share.progress.problem = ""
 
     def _stored(self, shared: SharedFile) -> StoredFile | None:
         """The stored file, with its leaves."""
         stored = self._files.store.find(stream_of(self._group, shared.kind, shared.name))
-        return stored if stored is not None and stored.is_used and stored.leaves else None
+        return stored if stored is not None and stored.leaves else None
 
     # Receiving.
 
@@ -384,6 +393,8 @@ class GroupFileTransfers:
             except RefusedFile as error:
                 await self._refuse(conversation, pending, str(error))
                 return CHECK_S
+            except TurnOver:
+                return 0.0
             except PROBLEMS as error:
                 progress.problem = problem_text(error, route)
                 stored = self._files.store.find(stored.stream) or stored

@@ -240,5 +240,11 @@ def _placed(partial: Path, wanted: Path) -> Path:
             os.link(partial, path)
         except FileExistsError:
             continue
+        except OSError:  # a file system without links
+            try:
+                path.open("xb").close()
+            except FileExistsError:
+                continue
+            partial.replace(path)
         return path
     raise FileExistsError(f"{wanted} and {SAVED_AS_MAX} names like it are taken")

@@ -10,6 +10,8 @@ import anyio
 import pytest
 
 from millpond.actors.errors import Malformed, NotFound
+from millpond.node.chat import files
+from millpond.node.chat.files import UPLOAD_IDLE_S
 from millpond.node.chat.records import Kind, Transfer
 from millpond.node.outbox.mailbox import KEYS_SUFFIX, mailbox_of
 from millpond.node.outbox.messages import PeerOperation
@@ -188,3 +190,74 @@ async def test_nothing_of_a_file_is_in_clear_in_an_encrypted_folder(tmp_path: Pa
     assert folders.files_with(bob.folder, needles) == []
     async with bob.node(passphrase_file=file) as there:
         assert await read_file(there, alice) == data
+
+
+async def test_a_file_that_a_client_left_for_too_long_is_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice, bob = couple(tmp_path)
+    uuid, data = os.urandom(16), os.urandom(6 * CHUNK_BYTES)
+    body = {"peer": "bob", "uuid": uuid}
+    parts = [data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES)]
+    async with alice.node() as here:
+        store = here.peer_services.files.store
+        await ask(here, PeerOperation.FILE_BEGIN, size=len(data), name="a", **body)
+        monkeypatch.setattr(files, "UPLOAD_IDLE_S", 0.01)
+        await ask(here, PeerOperation.FILE_CHUNKS, first=0, chunks=parts[:2], **body)
+        monkeypatch.undo()
+
+        def is_removed() -> bool:
+            store.wakeup()
+            return not store.files
+
+        await until(is_removed)
+        with pytest.raises(NotFound):
+            await ask(here, PeerOperation.FILE_CHUNKS, first=2, chunks=parts[2:6], **body)
+        await send_file(here, "bob", data, uuid=uuid)
+        assert await read_file(here, bob, Kind.OUT) == data
+
+
+async def test_a_file_is_kept_with_its_message_alone_whatever_comes_between(tmp_path: Path) -> None:
+    alice, bob = couple(tmp_path)
+    uuids, body = [os.urandom(16) for _ in range(2)], {"peer": "bob"}
+    async with alice.node() as here:
+        task = here.peer_services.chat.file_operations._task_of("bob")
+        for uuid, data in zip(uuids, (b"one", b"two"), strict=True):
+            await ask(here, PeerOperation.FILE_BEGIN, uuid=uuid, size=3, name="a", **body)
+            await ask(here, PeerOperation.FILE_CHUNKS, uuid=uuid, first=0, chunks=[data], **body)
+            file = await here.peer_services.files.finish(bob.public, uuid.hex(), 60.0)
+        await task.send("file", uuids[1].hex(), file=file)
+        # Here the node ends: the client has heard of neither.
+    async with alice.node() as here:
+        store = here.peer_services.files.store
+        found = {each.stream[-32:].decode(): each for each in store.files}
+        assert found[uuids[0].hex()].until < here.outbox.context.now() + UPLOAD_IDLE_S
+        await until(
+            lambda: all(
+                each.is_used
+                for each in store.files
+                if each.stream.endswith(uuids[1].hex().encode())
+            )
+        )
+        assert await read_file(here, bob, Kind.OUT) == b"two"
+        async with bob.node() as there:
+            await until_transfer(there, alice, Kind.FILE_IN, Transfer.RECEIVED)
+            assert await read_file(there, alice) == b"two"
+
+
+async def test_a_deleted_message_takes_its_file_from_the_relay_as_well(tmp_path: Path) -> None:
+    relay, alice, bob = relayed(tmp_path)
+    uuid = os.urandom(16)
+    async with relay.node() as between:
+        async with bob.node():  # it publishes its prekey
+            await until(
+                lambda: bool(
+                    between.outbox.context.local.count(mailbox_of(bob.public) + KEYS_SUFFIX)
+                )
+            )
+        async with alice.node() as here:
+            await send_file(here, "bob", b"oops", uuid=uuid)
+            await until_transfer(here, bob, Kind.FILE_OUT, Transfer.STORED)
+            assert between.peer_services.relayed_files.files
+            await say(here, "bob", "", action="delete", about=uuid)
+            await until(lambda: not between.peer_services.relayed_files.files)

@@ -13,7 +13,7 @@ import anyio
 import msgspec
 import pytest
 
-from millpond.actors.errors import Malformed, NotAllowed, NotFound, RequestError
+from millpond.actors.errors import Malformed, NotAllowed, NotFound, RequestError, UnknownStream
 from millpond.node.chat import files, pending_files
 from millpond.node.chat.payloads import Text, encode_payload
 from millpond.node.chat.records import Kind, Transfer, conversation_stream
@@ -24,7 +24,7 @@ from millpond.node.node import Node
 from millpond.node.outbox import file_requests
 from millpond.node.outbox.file_store import FILES_MAX, FileStore, StoredFile
 from millpond.node.outbox.mailbox import KEYS_SUFFIX, mailbox_of
-from millpond.node.outbox.messages import PeerOperation
+from millpond.node.outbox.messages import FileOfferAnswer, PeerOperation
 from millpond.node.peers.file_format import (
     CHUNK_BYTES,
     FILE_BYTES_MAX,
@@ -43,7 +43,7 @@ from tests.node.chat.file_client import (
     until_transfer,
 )
 from tests.node.chat.test_files import relayed
-from tests.node.outbox.peer_nodes import DEADLINE_S, PeerNode
+from tests.node.outbox.peer_nodes import DEADLINE_S, PeerNode, until
 
 pytestmark = pytest.mark.anyio
 
@@ -351,11 +351,17 @@ async def test_a_store_has_so_many_files_and_no_more() -> None:
         raise AssertionError("no chunk is stored")
 
     store = FileStore("chat", PeerStore(None), no_stream, lambda: 0.0, 2**30)
-    for at in range(FILES_MAX):
+    for at in range(FILES_MAX // 4):
+        file = StoredFile(b"%d" % at, b"%d" % at, bytes(32), 0, 0.0, 1.0)
+        store._files[file.stream] = file
+    with pytest.raises(RequestError, match="2500 files of one peer are stored already"):
+        await store.reserve(StoredFile(b"one more", b"r", bytes(32), 0, 0.0, 1.0))
+    await store.reserve(StoredFile(b"of another one", b"s", bytes([1]) * 32, 0, 0.0, 1.0))
+    for at in range(FILES_MAX // 4 + 1, FILES_MAX):
         file = StoredFile(b"%d" % at, b"%d" % at, bytes(32), 0, 0.0, 1.0)
         store._files[file.stream] = file
     with pytest.raises(RequestError, match="10000 files are stored already"):
-        await store.reserve(StoredFile(b"one more", b"r", bytes(32), 0, 0.0, 1.0))
+        await store.reserve(StoredFile(b"one more", b"r", bytes([1]) * 32, 0, 0.0, 1.0))
 
 
 async def test_so_many_requests_are_carried_out_at_once(tmp_path: Path) -> None:
@@ -405,3 +411,71 @@ async def test_what_is_stored_stays_when_a_node_or_the_relay_starts_again(tmp_pa
         assert await put(channel, forged, 0, forged.chunks[:1]) == 1
     async with relay.node(), connected(carol, relay, dave) as channel:
         assert (await offered(channel, forged))["next"] == 1
+
+
+async def test_a_chunk_of_a_file_that_was_removed_makes_no_stream(tmp_path: Path) -> None:
+    relay, _, _ = relayed(tmp_path)
+    forged = Forged(b"12345")
+    async with relay.node() as between:
+        store = between.peer_services.relayed_files
+        file = StoredFile(b"chat/x!file!y", forged.root, bytes(32), 5, 0.0, 2.0**40, forged.leaves)
+        await store.reserve(file)
+        await store.remove(file.stream)
+        with pytest.raises(NotFound):
+            await store.append(file, 0, forged.chunks)
+        with pytest.raises(UnknownStream):
+            await between.peer_services._local_stream(file.stream).describe()
+
+
+async def test_a_peer_makes_no_progress_by_numbers_that_cannot_be(tmp_path: Path) -> None:
+    alice, bob = couple(tmp_path)
+    async with alice.node() as here:
+        await send_file(here, "bob", bytes(1000))
+        ((_, record),) = await file_records(here, bob, Kind.OUT)
+        assert record.file is not None
+
+        async def done() -> int:
+            answer = await ask(here, PeerOperation.FILE_TRANSFERS, peer="bob")
+            return int(answer["transfers"][0]["done"])
+
+        async with connected(bob, alice, alice, "consumer", KEYS_SUFFIX) as channel:
+            body = {"root": record.file.root_bytes, "count": 1}
+            got = await channel.peers(PeerOperation.FILE_GET, body | {"first": 2**61})
+            assert got["chunks"] == []
+            assert await done() == 0
+            await channel.peers(PeerOperation.FILE_GET, body | {"first": 0})
+            assert await done() == 1
+    for at in (-1, 2**64):
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert({"state": "wanted", "next": at}, FileOfferAnswer)
+
+
+async def test_a_peer_that_takes_its_time_lets_others_go_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millpond.node.chat.chunk_transfer.TURN_S", 0.1)
+    alice, bob = couple(tmp_path)
+    carol = PeerNode(tmp_path, "carol")
+    alice.knows(carol)
+    carol.knows(alice)
+    alice.learns_key_of(carol)
+    carol.learns_key_of(alice)
+    async with alice.node() as here, bob.node() as there, carol.node() as friend:
+        here.peer_services.files.limiter.total_tokens = 1
+        operations = there.peer_services.chat.file_operations
+        put_really, is_slow = operations.put, True
+
+        async def put(sender: bytes, root: bytes, first: int, chunks: Sequence[bytes]) -> int:
+            if is_slow:
+                await anyio.sleep(0.05)
+                return await put_really(sender, root, first, chunks[:1])
+            return await put_really(sender, root, first, chunks)
+
+        operations.put = put  # type: ignore[method-assign]
+        await send_file(here, "bob", bytes(600 * CHUNK_BYTES // 2))
+        await until(lambda: bool(there.peer_services.files.store.files))
+        await send_file(here, "carol", b"quick")
+        await until_transfer(friend, alice, Kind.FILE_IN, Transfer.RECEIVED)
+        assert not await transfers(here, bob, Kind.FILE_OUT)
+        is_slow = False
+        await until_transfer(there, alice, Kind.FILE_IN, Transfer.RECEIVED)

@@ -206,8 +206,8 @@ def test_tab_completes_with_whom_to_talk(pair: Pair) -> None:
         alices.type("\r")
         alices.expect("--- bob is online")
         alices.type("/\t")
-        alices.expect("/help   /invite   /last   /list   /quit")
-        alices.expect("/react   /reply   /search   /to bob   /verify   /who")
+        alices.expect("/group   /help   /invite   /last")
+        alices.expect("/save   /search   /to bob   /verify")
         alices.type("\x15\x04")
         assert alices.left() == 0
 
