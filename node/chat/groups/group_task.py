@@ -259,9 +259,11 @@ class GroupTask:
         return self.group
 
     def check_takes_files(self) -> None:
-        """Raises NotAllowed if nothing can be sent here."""
+        """Raises NotAllowed if nobody would get a file."""
         if not self.is_joined:
             raise NotAllowed("this node takes no part in the group")
+        if len(self.membership.active) < 2:
+            raise NotAllowed("nobody else takes part in the group yet: later members get no file")
 
     async def sequence_of(self, uuid: str) -> int | None:
         """The sequence of a recent message of this node; None: there is none of this uuid."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
-from millpond.node.chat.records import Kind, Record, State
+from millpond.node.chat.records import Kind, Record, State, Transfer
+from millpond.node.cli.chat.files import KnownFiles
 from millpond.node.cli.chat.view import ConversationView
+from millpond.node.peers.file_format import File
 from tests.node.chat.chat_processes import Terminal, chat_processes
 
 NOON = int(datetime(2026, 11, 21, 12, 0).timestamp() * 1000)
@@ -55,6 +57,25 @@ def test_a_message_says_how_many_have_it_and_have_read_it() -> None:
     assert view.in_flight == 0
     (line,) = view.state_changes()
     assert line.strip() == "-- delivered to 2 of 2, read by 1: hi"
+
+
+def test_a_file_says_how_many_have_it_and_who_does_not_take_it() -> None:
+    file = File(root="0" * 64, size=5, key="0" * 64, name="a.txt")
+    files = KnownFiles()
+
+    def told(*records: Record) -> list[str]:
+        return [line.strip() for each in records for line in files.learn(1, each)]
+
+    out = record(Kind.OUT, 1, "file", file=file, members=("b", "c"))
+    state = {"transfer": Transfer.RECEIVED}
+    of_another = record(Kind.IN, 1, "file", file=file, by="b")
+    assert told(out, of_another, record(Kind.FILE_OUT, 1, members=("b",), **state)) == []
+    refused = record(Kind.FILE_OUT, 1, "no room", members=("c",), transfer=Transfer.REFUSED)
+    assert told(refused) == ["-- a.txt: not taken by 1 of 2 members (no room)"]
+    assert files.are_pending and not list(files.received())
+    assert told(record(Kind.FILE_OUT, 1, **state)) == ["-- a.txt: received by 1 of 2 members"]
+    assert told(record(Kind.FILE_IN, 1, by="b", **state)) == ["-- a.txt: complete: /save saves it"]
+    assert [each.record.by for each in files.received()] == ["b"] and not files.are_pending
 
 
 def test_two_people_in_a_group_at_their_terminals(tmp_path: Path) -> None:

@@ -103,6 +103,15 @@ async def test_each_member_gets_a_file_and_its_author_hears_who_has_it(
         assert (await ask(b, PeerOperation.FILE_TRANSFERS, peer=group))["transfers"] == []
 
 
+async def test_a_group_without_other_members_takes_no_file(tmp_path: Path) -> None:
+    alice, _ = acquainted(tmp_path, "alice", "bob")
+    async with alice.node() as a:
+        group = await create(a, "bob")
+        with pytest.raises(NotAllowed, match="nobody else"):
+            await send_file(a, group, b"for whom?")
+        assert not a.peer_services.files.store.files
+
+
 async def test_a_file_reaches_members_that_are_no_contacts_through_the_one_between(
     tmp_path: Path,
 ) -> None:
