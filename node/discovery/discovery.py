@@ -121,12 +121,13 @@ class Discovery:
             shown = ", ".join(str(each.address) for each in networks)
             log.info("looking for nodes: at=%s", shown)
             await self._follow(tasks, multicast, address)
+            return
         except OSError as error:
             self._warn(f"no nodes are looked for: {error}; tried again every {RETRY_S:.0f} s")
-            await anyio.sleep(RETRY_S)
         finally:
             with anyio.move_on_after(CLOSE_S, shield=True):
                 await anyio.to_thread.run_sync(multicast.close, abandon_on_cancel=True)
+        await anyio.sleep(RETRY_S)
 
     async def _follow(self, tasks: TaskGroup, multicast: Multicast, address: str) -> None:
         looked_at = self._context.now()

@@ -176,3 +176,13 @@ def test_the_own_announcement_is_passed_over() -> None:
     found = FoundNodes((1).to_bytes(32, "big"))
     found.heard(announcement(1), 0.0)
     assert found.waiting == 0
+
+
+def test_zeroconf_keeps_a_bounded_number_of_records() -> None:
+    """Versions before 0.154 are not accepted: they may keep all that anybody announces."""
+    zeroconf = pytest.importorskip("zeroconf", reason="an extra, `discovery`")
+    cache, text, internet = zeroconf.DNSCache(), 16, 1
+    for number in range(11_000):
+        record = zeroconf.DNSText(f"{number}.{SERVICE}", text, internet, 2**30, b"x")
+        cache.async_add_records([record])
+    assert len(cache.names()) <= 10_000

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.from_thread
 import pytest
 from zeroconf import ServiceInfo, Zeroconf
 
 from millpond.node.chat.records import State
 from millpond.node.config import Config, ConfigError
 from millpond.node.discovery.announcement import SERVICE, properties_of
+from millpond.node.discovery.discovery import RETRY_S
 from millpond.node.node import Node
 from millpond.node.outbox.messages import PeerOperation
 from millpond.node.peers.address_book import Trust
@@ -155,3 +159,22 @@ async def test_without_zeroconf_the_error_says_what_to_install(
     with pytest.raises(ConfigError, match=r"millpond\[discovery\]"):
         async with alice.node():
             pass
+
+
+async def test_what_cannot_announce_is_closed_before_it_is_tried_again(
+    alice: PeerNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = anyio.Event()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENETDOWN, "the network is down")
+
+    def close(zeroconf: Zeroconf, inner: Callable[[Zeroconf], None] = Zeroconf.close) -> None:
+        inner(zeroconf)
+        anyio.from_thread.run_sync(closed.set)
+
+    monkeypatch.setattr(Zeroconf, "register_service", refuse)
+    monkeypatch.setattr(Zeroconf, "close", close)
+    async with alice.node():
+        with anyio.fail_after(RETRY_S / 2):
+            await closed.wait()
