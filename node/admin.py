@@ -36,7 +36,13 @@ from millpond.node.clock import ClockStatus
 from millpond.node.console.overview import OverviewRequest, overview
 from millpond.node.environment import installed_version
 from millpond.node.events import EventLog
-from millpond.node.replica.interface import ReplicaInfo, SnapshotReply, SnapshotRequest
+from millpond.node.replica.interface import (
+    ReplicaInfo,
+    ReplicaReply,
+    ReplicaRequest,
+    SnapshotReply,
+    SnapshotRequest,
+)
 from millpond.transports.p2p.admission import Admission
 from millpond.transports.p2p.bodies import read_body
 from millpond.transports.server.interface import ConnectionCounters, Principal
@@ -72,6 +78,7 @@ class Operation(IntEnum):
     BACKUP = 16
     OVERVIEW = 17
     REPLICA_SNAPSHOT = 26
+    REPLICA = 27
 
 
 class InfoRequest(msgspec.Struct):
@@ -273,6 +280,7 @@ class StatusSources(msgspec.Struct):
     backup: Callable[[BackupRequest], BackupReply]
     replica: ReplicaInfo | None
     replica_snapshot: Callable[[SnapshotRequest], SnapshotReply]
+    replica_page: Callable[[], ReplicaReply]
     is_operator: Callable[[Principal], bool]
     activity: ActivitySampler
     events: EventLog
@@ -318,6 +326,9 @@ def answer(operation: int, body: bytes, client: Admission, sources: StatusSource
         case Operation.REPLICA_SNAPSHOT:
             due = read_body(body, SnapshotRequest)
             return msgspec.msgpack.encode(sources.replica_snapshot(due))
+        case Operation.REPLICA:
+            read_body(body, ReplicaRequest)
+            return msgspec.msgpack.encode(sources.replica_page())
         case _:
             raise Malformed(f"unknown operation {operation}")
 

@@ -69,7 +69,12 @@ from millpond.node.outbox.requests import PeerRequests
 from millpond.node.peer_services import PeerServices
 from millpond.node.peers.data_key import DataKey, DataKeyError, open_or_begin
 from millpond.node.peers.identity import peer_id
-from millpond.node.replica.interface import SnapshotReply, SnapshotRequest, SnapshotState
+from millpond.node.replica.interface import (
+    ReplicaReply,
+    SnapshotReply,
+    SnapshotRequest,
+    SnapshotState,
+)
 from millpond.node.stream_cells import (
     StreamCells,
     first_wakes,
@@ -834,6 +839,7 @@ class Node:
             backup=self.backups.answer,
             replica=None if self.replica is None else self.replica.info,
             replica_snapshot=self._replica_snapshot,
+            replica_page=self._replica_page,
             is_operator=self._access.is_operator,
             memory=self.services.memory,
             listeners=self.listeners,
@@ -866,6 +872,9 @@ class Node:
             text = "the node has no replica (millpond serve --replica URL)"
             return SnapshotReply(SnapshotState.FAILED, error=text)
         return self.replica.answer(request)
+
+    def _replica_page(self) -> ReplicaReply:
+        return ReplicaReply(None) if self.replica is None else self.replica.page
 
     def _replica_facts(self) -> SnapshotFacts:
         from millpond.node.replica.snapshots import SnapshotFacts

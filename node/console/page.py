@@ -26,7 +26,7 @@ FRONT = b""
 SCRIPTS = (
     *("app", "bodies", "channels", "charts", "dialogs", "dom", "envelope", "events", "flows"),
     *("format", "job", "jobs", "limits", "node", "overview", "pages", "peers", "rights"),
-    *("samples", "schedules", "streams", "table", "tabs", "workers"),
+    *("replica", "samples", "schedules", "streams", "table", "tabs", "workers"),
 )
 FILES = {
     FRONT: (OWN, "console.html", HTML),

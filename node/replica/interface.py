@@ -53,6 +53,46 @@ class ReplicaInfo(msgspec.Struct, frozen=True):
         return bool(self.error)
 
 
+class SnapshotRow(msgspec.Struct, frozen=True):
+    """A snapshot in the replica, of the moment `at`; `bytes` of files, some of which others have as
+    well."""
+
+    at: float
+    lsn: int
+    bytes: int
+    messages: int
+    streams: int
+
+
+class StandbyRow(msgspec.Struct, frozen=True):
+    """A standby that told of itself `seen_s` seconds ago, by the id of its run (hexadecimal); it
+    takes over after `takeover_s`."""
+
+    id: str
+    takeover_s: float
+    seen_s: float
+
+
+class ReplicaRequest(msgspec.Struct):
+    """The replica now."""
+
+
+class ReplicaReply(msgspec.Struct, frozen=True):
+    """The replica of a node; `info` is None without one. The node owns it on `host` since
+    `owner_since` (0: not yet), and ships keys if `has_keys`. `snapshots`: the newest first, of
+    `snapshot_count`; moments are kept for `keep_s`. No object store is asked."""
+
+    info: ReplicaInfo | None
+    host: str = ""
+    public_url: str = ""
+    owner_since: float = 0.0
+    has_keys: bool = False
+    keep_s: float = 0.0
+    snapshot_count: int = 0
+    snapshots: tuple[SnapshotRow, ...] = ()
+    standbys: tuple[StandbyRow, ...] = ()
+
+
 class SnapshotState(StrEnum):
     """The states of a snapshot that was asked for."""
 

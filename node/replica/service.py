@@ -26,15 +26,17 @@ from millpond.node.peers.data_key import read_passphrase
 from millpond.node.replica.errors import BadReplica, ObjectStoreAway, ReplicaError, Superseded
 from millpond.node.replica.interface import (
     ReplicaInfo,
+    ReplicaReply,
     ReplicaSettings,
     SnapshotReply,
     SnapshotRequest,
+    SnapshotRow,
     SnapshotState,
 )
 from millpond.node.replica.keys import KeysCipher
 from millpond.node.replica.keys_shipping import KeysShipper
 from millpond.node.replica.object_store import open_object_store
-from millpond.node.replica.objects import ID_BYTES
+from millpond.node.replica.objects import ID_BYTES, Manifest
 from millpond.node.replica.ownership import Claimant
 from millpond.node.replica.shipping import (
     ANSWER_S,
@@ -68,6 +70,7 @@ UPLOAD_LOOK_S = 1.0
 """A file that is slower than that, after `ANSWER_S`, is given up. It is looked at so often."""
 PRUNE_S = 3600.0
 THREADS_MAX = 4
+SNAPSHOTS_SHOWN = 50
 FAILURES = (SnapshotLost, OSError, sqlite3.Error, ReplicaError)
 """Those of a snapshot. A damaged manifest among them: the node serves, and ships its journal."""
 
@@ -103,6 +106,8 @@ class ReplicaService:
         self._snapshot_at = 0.0
         self._snapshot_bytes = self._snapshot_count = 0
         self._snapshot_history = -1
+        self._snapshot_rows: list[SnapshotRow] = []
+        """The newest snapshots, the oldest first."""
         self._begun = self._wanted = 0
         """The number of the attempt that began last, and of the one that was asked for."""
         self._asked = anyio.Event()
@@ -205,6 +210,22 @@ class ReplicaService:
             keys_at=0.0 if self._keys is None else self._keys.made_at,
         )
 
+    @property
+    def page(self) -> ReplicaReply:
+        """The replica with its owner, snapshots and standbys, as far as this node knows them."""
+        settings, shipper = self._settings, self.shipper
+        return ReplicaReply(
+            info=self.info,
+            host=socket.gethostname(),
+            public_url=settings.public_url,
+            owner_since=shipper.owner_since,
+            has_keys=self._keys is not None,
+            keep_s=settings.keep_s,
+            snapshot_count=self._snapshot_count,
+            snapshots=tuple(reversed(self._snapshot_rows)),
+            standbys=tuple(shipper.standbys),
+        )
+
     # The position.
 
     async def _keep_ids(self) -> None:
@@ -295,6 +316,7 @@ class ReplicaService:
             self._snapshot_at = found[-1].made_at
             self.shipper.has_snapshot(found[-1].history)
         self._snapshot_count = len(found)
+        self._snapshot_rows = [_row(each) for each in found[-SNAPSHOTS_SHOWN:]]
 
     def _is_snapshot_due(self) -> bool:
         settings, shipper = self._settings, self.shipper
@@ -314,6 +336,7 @@ class ReplicaService:
             text = "replica pruned: snapshots=%d journal=%d blobs=%d"
             log.info(text, pruned.snapshots, pruned.journal, pruned.blobs)
         self._snapshot_count -= pruned.snapshots
+        self._snapshot_rows = self._snapshot_rows[-self._snapshot_count :]
 
     async def _upload_snapshot(self) -> None:
         store, shipper = self._store, self.shipper
@@ -349,6 +372,9 @@ class ReplicaService:
         self._snapshot_at = facts.made_at
         self._snapshot_bytes, self._snapshot_history = began_bytes, place.history
         self._snapshot_count += upload.is_new
+        if upload.is_new and upload.manifest is not None:
+            rows = [*self._snapshot_rows, _row(upload.manifest)]
+            self._snapshot_rows = rows[-SNAPSHOTS_SHOWN:]
         size, url = upload.bytes_uploaded, self._settings.url
         self._made = SnapshotReply(SnapshotState.MADE, number, "", url, name, facts.made_at, size)
         log.info("replica snapshot: name=%s bytes=%d", name, upload.bytes_uploaded)
@@ -391,6 +417,12 @@ class ReplicaService:
                 return await self._threaded(work)
         except TimeoutError as exc:
             raise ObjectStoreAway(f"no answer within {limit_s:.0f} s") from exc
+
+
+def _row(manifest: Manifest) -> SnapshotRow:
+    return SnapshotRow(
+        manifest.made_at, manifest.lsn, manifest.size, manifest.messages, manifest.streams
+    )
 
 
 _in_thread = partial(anyio.to_thread.run_sync, abandon_on_cancel=True)

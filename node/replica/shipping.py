@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from functools import partial
@@ -35,6 +35,7 @@ from millpond.node.replica.errors import (
     ObjectStoreRefuses,
     Superseded,
 )
+from millpond.node.replica.interface import StandbyRow
 from millpond.node.replica.object_store import ObjectStore
 from millpond.node.replica.objects import (
     BEAT_S,
@@ -68,6 +69,7 @@ GATHER_S = 0.1
 BEATS_KEPT = 3
 BEATS_A_TAKEOVER = 4
 """So many beats come within the time after which a standby takes over."""
+STANDBYS_MAX = 100
 STANDBY_S = 60.0
 """The owner beats for a standby for so long after it last told of itself."""
 RETRY_S, RETRY_S_MAX = 0.5, 15.0
@@ -209,6 +211,10 @@ class Shipper:
         """Its own: requests that hang take no thread from the rest of the node."""
         self._beats = 0
         self._beat_s, self._beats_until = BEAT_S, 0.0
+        self._standbys: dict[str, tuple[float, float]] = {}
+        """By the id of a run: the time after which it takes over, and when it told of itself."""
+        self.owner_since = 0.0
+        """The moment of the last claim; 0: there was none."""
         self._waits_since = 0.0
         """Since when a caller waits until its records are replicated; 0: none does."""
         self.state = ShippingState.CLAIMING
@@ -299,6 +305,14 @@ class Shipper:
         """The claim to the replica; None: there is none yet."""
         return self._claim
 
+    @property
+    def standbys(self) -> Iterator[StandbyRow]:
+        """Those that told of themselves within the last minute."""
+        now = self._now()
+        for run, (takeover_s, told_at) in self._standbys.items():
+            if now - told_at < STANDBY_S:
+                yield StandbyRow(run, takeover_s, now - told_at)
+
     # The tasks.
 
     async def run(self) -> None:
@@ -380,6 +394,11 @@ class Shipper:
         found = [each.name for each in self._objects.list(STANDBY)]
         if found:
             self._objects.remove(found)
+            told = {
+                each.removeprefix(STANDBY).rpartition("-")[0]: (number_of(each) / 1000, self._now())
+                for each in found[:STANDBYS_MAX]
+            }
+            self._standbys = dict([*self._standbys.items(), *told.items()][-STANDBYS_MAX:])
             shortest_s = min(number_of(each) for each in found) / 1000
             self._beat_s = min(BEAT_S, shortest_s / BEATS_A_TAKEOVER)
             self._beats_until = self._now() + STANDBY_S
@@ -414,6 +433,7 @@ class Shipper:
             mark=b"",
         )
         self._claim, self._epoch = found, found.epoch
+        self.owner_since = self._wall()
         begins_at = self._waiting[0].after_lsn if self._waiting else self._taken_lsn
         self._attempt = self._object([], after_lsn, self._now(), self._wall(), begins_at)
         await self._make(self._attempt)

@@ -85,6 +85,8 @@ class SnapshotUpload:
         """Its progress so far, and the size of the file that is being uploaded."""
         self.is_given_up = False
         """Set from outside: its thread ends as soon as it can."""
+        self.manifest: Manifest | None = None
+        """Set once it is complete."""
         self._copy = SnapshotCopy(
             store.folder, store.disk, self._scratch, self._wrote, self._finished
         )
@@ -123,6 +125,7 @@ class SnapshotUpload:
             streams=facts.streams,
             files=tuple(sorted(self._files, key=lambda each: each.path)),
         )
+        self.manifest = manifest
         name = snapshot_name(place.epoch, lsn)
         try:
             self._objects.create(name, encode_manifest(manifest))

@@ -336,3 +336,36 @@ async def test_the_overview_shows_the_replica_and_peers(
         await says(tab, f"file:{tmp_path}/store", "nothing waits", "of owner 1", identity.id[:16])
         await channel.put(b"x" * 100_000)
         await tab.until(f"/{identity.id[:16]}…\\s+1\\s+[0-9.]+ KiB\\/s/.test({TEXT})")
+
+
+async def test_the_replica_has_a_page(
+    tab: Tab, node: Node, homes: AsyncExitStack, tmp_path: Path
+) -> None:
+    await tab.open(page(node, "replica"))
+    await says(tab, "This node has no replica.")
+    objects, secret = tmp_path / "objects", tmp_path / "passphrase"
+    secret.write_text("three hedgehogs")
+    secret.chmod(0o600)
+    config = Config(
+        data=str(tmp_path / "owner"),
+        http=f"127.0.0.1:{free_port()}",
+        public_url="https://node.example",
+        replica=f"file:{objects}",
+        replica_keys=str(secret),
+        drain_timeout_s=0.5,
+        **{"ws": "off", "s3p": "off", "rustlog": "off", "p2p": "127.0.0.1:0"},
+    )
+    running = await homes.enter_async_context(Node(config))
+    (objects / "standby").mkdir(parents=True, exist_ok=True)
+    (objects / "standby" / f"{'ab' * 16}-2500").write_bytes(b"")  # as a standby tells of itself
+    await tab.open(page(running, "replica"))
+    await says(tab, f"file:{objects}", "shipping", "nothing waits", "the owner number 1")
+    await says(tab, "https://node.example", "sealed, of ", "the last ", "abababababababab", "2.5 s")
+    rows = "document.querySelectorAll('section[aria-label=Snapshots] tbody tr').length"
+    await tab.until(f"{rows} === 1")
+    async with connect(url(running), "chat/1") as channel:
+        await channel.put(b"x")
+        await channel.admin(26, {"number": 0})
+        await tab.until(f"{rows} === 2")
+    await tab.run("document.querySelector('#menu a[data-path=\"\"]').click()")
+    await says(tab, "Everything is in order.")

@@ -24,7 +24,7 @@ PAGES = (
     *("", "channels", "channel/orders", "channel/orders?tab=consumers", "streams", "stream/log"),
     *("stream/log?tab=state", "stream/log?tab=groups", "jobs", "queue/jobs%2fmail"),
     *("queue/jobs%2fmail?tab=workers", "queue/jobs%2fmail?tab=flows", "events", "peers"),
-    *("queue/jobs%2fmail?tab=schedules", "queue/jobs%2fmail?tab=limits"),
+    *("queue/jobs%2fmail?tab=schedules", "queue/jobs%2fmail?tab=limits", "replica"),
 )
 
 
@@ -34,6 +34,7 @@ async def node(homes: AsyncExitStack, tmp_path: Path) -> Node:
     config = Config(
         data=str(tmp_path / "data"),
         http=f"127.0.0.1:{free_port()}",
+        replica=f"file:{tmp_path}/objects",
         drain_timeout_s=0.5,
         **{"ws": "off", "s3p": "off", "rustlog": "off", "p2p": "127.0.0.1:0"},
     )

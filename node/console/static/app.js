@@ -9,6 +9,7 @@ import { queue, queues } from "./jobs.js";
 import { Node, explain, poll } from "./node.js";
 import { overview } from "./overview.js";
 import { peer, peers } from "./peers.js";
+import { replica } from "./replica.js";
 import { Sampler } from "./samples.js";
 import { stream, streams } from "./streams.js";
 
@@ -19,6 +20,7 @@ const SECTIONS = [
   ["streams", "Streams", streams],
   ["jobs", "Jobs", queues],
   ["peers", "Peers", peers],
+  ["replica", "Replica", replica],
   ["events", "Events", events],
 ];
 const VIEWS = { ...Object.fromEntries(SECTIONS.map(([path, , view]) => [path, view])), channel, stream, queue, job, flow, peer };
