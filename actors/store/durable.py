@@ -65,6 +65,7 @@ from millpond.actors.store.workers import StoreWorker, WorkerTask
 log = logging.getLogger(__name__)
 
 SCRUB_BYTES = 2**20
+SnapshotDone = Callable[[StoreSnapshot | Fault], None]
 """A slice of the scrub, where no rate is set."""
 
 
@@ -101,7 +102,7 @@ class DurableStore:
         """Commits that wait until their lsn is replicated."""
         self._stored_lsn = 0
         self._stored_queues: list[StoredQueue] = []
-        self._snapshot_done: Callable[[StoreSnapshot | Fault], None] | None = None
+        self._snapshot_done: SnapshotDone | None = None
 
     # Start and end.
 
@@ -257,12 +258,12 @@ class DurableStore:
 
     # Snapshots.
 
-    def begin_snapshot(self, done: Callable[[StoreSnapshot | Fault], None]) -> None:
+    def begin_snapshot(self, done: SnapshotDone) -> None:
         """Call with a snapshot of this moment or a later one, which has everything that was stored,
         reported and acknowledged before this call; or with the fault that prevents it.
         `end_snapshot` has to follow in either case, and may come before. One at a time."""
         self._snapshot_done = done
-        self._compactor.pause(self._sync_snapshot)
+        self._compactor.pause(partial(self._sync_snapshot, done))
 
     def release_segments(self) -> None:
         """The segments of the snapshot are copied: they may go."""
@@ -275,38 +276,46 @@ class DurableStore:
         self._compactor.keep_segments(0)
         self._file_worker.submit(FileJob(self._files.end_snapshot))
 
-    def _sync_snapshot(self) -> None:
+    # Each step is of one snapshot, known by its `done`: one that was ended may still wait for the
+    # disk when the next one begins, and stops there.
+
+    def _sync_snapshot(self, done: SnapshotDone) -> None:
         # Acks that no client waits for are in the open group: they are stored first.
-        self._snapshot_step(self._groups.sync, self._cut_snapshot)
+        self._snapshot_step(done, self._groups.sync, self._cut_snapshot)
 
-    def _cut_snapshot(self, _: int) -> None:
-        self._snapshot_step(self._groups.begin_segment, self._snapshot_files)
+    def _cut_snapshot(self, done: SnapshotDone, _: int) -> None:
+        self._snapshot_step(done, self._groups.begin_segment, self._snapshot_files)
 
-    def _snapshot_step(self, write: Callable[[], None], then: Callable[[int], None]) -> None:
+    def _snapshot_step(
+        self,
+        done: SnapshotDone,
+        write: Callable[[], None],
+        then: Callable[[SnapshotDone, int], None],
+    ) -> None:
         def stored(segment: int | None) -> None:
             if segment is None:
-                self._finish_snapshot(Fault.NOT_STORED)
-            elif self._snapshot_done is not None:
-                then(segment)
+                self._finish_snapshot(done, Fault.NOT_STORED)
+            elif self._snapshot_done is done:
+                then(done, segment)
 
-        if self._snapshot_done is None:
+        if self._snapshot_done is not done:
             return
         if self._groups.is_broken:
-            self._finish_snapshot(Fault.NOT_STORED)
+            self._finish_snapshot(done, Fault.NOT_STORED)
             return
         write()
         self._groups.when_stored(stored)
 
-    def _snapshot_files(self, segment: int) -> None:
+    def _snapshot_files(self, done: SnapshotDone, segment: int) -> None:
         """All before this segment is complete."""
         self._compactor.keep_segments(segment - 1)
         begin = partial(self._files.begin_snapshot, segment - 1, self._stored_lsn)
-        self._file_worker.submit(FileJob(begin, self._finish_snapshot))
+        self._file_worker.submit(FileJob(begin, partial(self._finish_snapshot, done)))
 
-    def _finish_snapshot(self, result: StoreSnapshot | Fault) -> None:
-        done, self._snapshot_done = self._snapshot_done, None
-        self._compactor.resume()
-        if done is not None:
+    def _finish_snapshot(self, done: SnapshotDone, result: StoreSnapshot | Fault) -> None:
+        if self._snapshot_done is done:
+            self._snapshot_done = None
+            self._compactor.resume()
             done(result)
 
     # The interface.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import TypeVar
@@ -37,6 +37,10 @@ class Write:
     commit: Commit | None = None
     is_sealed: bool = False
     segment: Path | None = None
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Write:
+        """The write as it is now, without a commit that would go on."""
+        return replace(self, commit=None)
 
     @property
     def is_failed(self) -> bool:

@@ -27,6 +27,7 @@ class Plan:
     `identities` are those that clients may have; messages that expire in a channel of
     `keeps_expired` become dead letters. `damages` befall the disk, now and then when the node is
     down, and writes at `damage_rate`. `loses_catalog`: the catalog is lost with other files.
+    Snapshots are taken where `snapshot_rate` is above 0.
     """
 
     steps: int
@@ -49,6 +50,7 @@ class Plan:
     damages: tuple[DamageKind, ...] = ()
     damage_rate: float = 0.0
     loses_catalog: bool = False
+    snapshot_rate: float = 0.0
 
 
 def draw(rng: Random, steps: int) -> Plan:
@@ -157,6 +159,17 @@ def draw_without_catalog(rng: Random, steps: int) -> Plan:
     """A plan of a node that loses its catalog, and more with it."""
     plan = draw_with_files(rng, steps, tuple(DamageKind))
     return replace(plan, damages=(), damage_rate=0.0, loses_catalog=True)
+
+
+def draw_with_snapshots(rng: Random, steps: int) -> Plan:
+    """A plan of a node of which snapshots are taken; half of them are on a sound disk."""
+    return replace(
+        draw(rng, 2 * steps),
+        workers=rng.choice((0.3, 0.6)),
+        end_rate=0.005,
+        snapshot_rate=1.0,
+        trouble_rate=rng.choice((0.0, 0.03)),
+    )
 
 
 def draw_durability(rng: Random, mostly: Durability) -> Durability:

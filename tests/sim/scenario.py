@@ -3,7 +3,7 @@
 python -m tests.sim.scenario SEED [STEPS [damaged]] runs one again and says what goes wrong;
 `without-catalog` in place of `damaged` is a world that loses its catalog,
 `misplaced` one whose journal is written to wrong places, `older-pages` one whose channels get older
-pages
+pages, `snapshots` one of which snapshots are taken
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from tests.sim.plan import (
     draw_damaged,
     draw_misplaced,
     draw_with_older_pages,
+    draw_with_snapshots,
     draw_without_catalog,
 )
 from tests.sim.queue_facts import Level
@@ -53,6 +54,7 @@ PLANS: dict[str, Callable[[Random, int], Plan]] = {
     "older-pages": draw_with_older_pages,
     "misplaced": draw_misplaced,
     "without-catalog": draw_without_catalog,
+    "snapshots": draw_with_snapshots,
 }
 """The plans of other worlds than the usual ones, by their word on the command line."""
 
@@ -88,6 +90,7 @@ class Scenario:
             self.plan_crash: 3 * plan.end_rate * (plan.ends[0] > 0),
             self.end: 3 * plan.end_rate,
             self.divert: plan.damage_rate,
+            self.snapshot: plan.snapshot_rate,
         }
 
     def run(self) -> None:
@@ -252,6 +255,18 @@ class Scenario:
     def divert(self) -> None:
         self.world.divert(self.rng.choice([each for each in DIVERTED if each in self.plan.damages]))
 
+    def snapshot(self) -> None:
+        """Go on with a snapshot; now and then its copy is given up."""
+        if self.rng.random() < 0.02:
+            self.world.snapshots.give_up()
+        else:
+            self.world.snapshots.step(self.happen)
+
+    def happen(self) -> None:
+        """Something that the node does while files are copied."""
+        acts = [self.put, self.settle, self.work, self.work, self.pass_time]
+        self.rng.choice([*acts, self.write_log] if self.plan.logs else acts)()
+
     # The end.
 
     def finish(self) -> None:
@@ -261,6 +276,8 @@ class Scenario:
         world.disk.faults.crash_at(0)
         for client in list(world.clients):
             world.leave(client)
+        if self.plan.snapshot_rate:
+            self.finish_snapshot()
         for name in self.names():
             client = world.join(name, push=False)
             world.say(client, client.reads())
@@ -286,6 +303,22 @@ class Scenario:
         world.boot()
         if not world.refused and self.rng.random() < 0.3:
             self.expire()
+
+    def finish_snapshot(self) -> None:
+        """The last snapshot on a sound disk is there; it is copied and compared, or is lost to what
+        failed before."""
+        snapshots = self.world.snapshots
+        for _ in range(PASSES_MAX):
+            snapshots.step(self.happen)
+            if not snapshots.is_active:
+                return
+            # Not until all is idle: with a small journal, writers wait until its segments are
+            # copied.
+            self.world.loop.work(idle=True)
+            self.world.turn()
+            self.world.listen()
+            self.world.clock.now += 0.1
+        raise Broken("a snapshot never begins")
 
     def names(self) -> list[bytes]:
         """The channels that are served, also those of dead letters."""

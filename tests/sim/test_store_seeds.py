@@ -23,8 +23,10 @@ from millpond.actors.store.journal.reader import SegmentsKnown
 from millpond.actors.store.journal.segments import SegmentEnd
 from millpond.actors.store.partitions import files, queue_tables, subscriber_tables
 from millpond.actors.store.partitions.catalog import CATALOG, Listed
+from millpond.actors.store.partitions.files import PartitionFiles
 from millpond.actors.store.partitions.metadata import PartitionMetadata
 from millpond.actors.store.repair.quarantine import Damage
+from millpond.actors.store.snapshot import FilesSnapshot
 from millpond.node.testing.disk.damage import DamageKind
 from millpond.node.testing.disk.faults import DiskCall
 from millpond.node.testing.disk.simulated import SimulatedFile
@@ -38,6 +40,7 @@ from tests.sim.plan import (
     draw_misplaced,
     draw_with_files,
     draw_with_older_pages,
+    draw_with_snapshots,
     draw_without_catalog,
 )
 from tests.sim.recording_store import Broken
@@ -77,6 +80,38 @@ def test_older_pages_of_channels_are_not_served(seeds: range) -> None:
 def test_without_the_catalog_nothing_wrong_is_served_whatever_else_is_lost(seeds: range) -> None:
     for seed in seeds:
         simulate(seed, draw_plan=draw_without_catalog)
+
+
+@pytest.mark.parametrize("seeds", blocks(usual=10, full=400, one_in=5, size=10))
+def test_a_snapshot_has_what_was_acknowledged_before_it_and_nothing_later(seeds: range) -> None:
+    """Writes, flushes, full disks and crashes while it is copied change nothing of it."""
+    worlds = [simulate(seed, draw_plan=draw_with_snapshots) for seed in seeds]
+    assert sum(world.snapshots.compared for world in worlds) >= len(worlds)
+
+
+def files_are_copied_as_they_are_now(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(FilesSnapshot, "keep", lambda self, path: None)
+
+
+def the_last_segment_is_left_out(patch: pytest.MonkeyPatch) -> None:
+    begin = PartitionFiles.begin_snapshot
+    patch.setattr(
+        PartitionFiles, "begin_snapshot", lambda self, last, lsn: begin(self, last - 1, lsn)
+    )
+
+
+@pytest.mark.parametrize(
+    ("harm", "seeds"),
+    [
+        pytest.param(files_are_copied_as_they_are_now, range(2), id="files"),
+        pytest.param(the_last_segment_is_left_out, range(1, 3), id="segment"),
+    ],
+)
+def test_a_wrong_snapshot_is_caught(
+    harm: Callable[[pytest.MonkeyPatch], None], seeds: range, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harm(monkeypatch)
+    assert caught(World, seeds, draw_with_snapshots)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from tests.sim.loop import FOREIGN, Clock, LogCapture, Loop
 from tests.sim.plan import Plan
 from tests.sim.queue_facts import Fact, Level, QueueFacts, View
 from tests.sim.recording_store import Broken, RecordingStore
+from tests.sim.snapshots import Snapshots
 
 T = TypeVar("T")
 
@@ -63,6 +64,7 @@ class World:
             for stem, mode in plan.channels.items()
             for name in (stem, stem + DEAD)
         }
+        self.snapshots = Snapshots(self)
         self.clients: list[Client] = []
         self.refused: set[bytes] = set()
         """Names that a start found damaged: they are never served again."""
@@ -402,6 +404,7 @@ class World:
     def _hang_up(self) -> None:
         self.is_up = self._is_closed = False
         self.store_failures += self.store.health.failures
+        self.snapshots.drop()
         for client in self.clients:
             client.hang_up()
         self.clients.clear()

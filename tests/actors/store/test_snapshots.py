@@ -214,6 +214,32 @@ def test_what_is_on_its_way_when_it_begins_is_of_one_moment(tmp_path: Path) -> N
     run.close()
 
 
+def test_a_snapshot_that_was_ended_is_not_taken_for_the_next_one(tmp_path: Path) -> None:
+    """It still waits for the files when the next one begins."""
+    run = opened(tmp_path / "data", SMALL)
+    traffic = Traffic(run, Random(5))
+    for _ in range(100):
+        traffic.step()
+    before = state(run)
+    ended: list[StoreSnapshot | Fault] = []
+    run.store.begin_snapshot(ended.append)
+    _, journal_worker = run.loop.workers
+    for _ in range(4):
+        run.loop.finish_pass()
+        journal_worker.step(idle=False)
+    run.store.end_snapshot()
+    found: list[StoreSnapshot | Fault] = []
+    run.store.begin_snapshot(found.append)
+    run.work()
+    (snapshot,) = found
+    assert isinstance(snapshot, StoreSnapshot) and not ended
+    copied(run, snapshot, tmp_path / "copy")
+    again = opened(tmp_path / "copy", LAZY)
+    assert state(again) == before
+    again.close()
+    run.close()
+
+
 def test_acks_that_nobody_waits_for_are_in_a_copy(tmp_path: Path) -> None:
     run = opened(tmp_path / "data", LAZY)
     row = StoredMessage(young_id(60), 1, 3600, NOW + 3600, b"data")
