@@ -35,13 +35,13 @@ from millpond.node.jobs.records import KEEP_S_MAX
 PUT_EPILOG = """\
 examples:
   millpond jobs put mail '{"to": "alice"}'               prints the id of the job
-  millpond jobs put mail --name send '{"to": "alice"}'   for the task `send`
+  millpond jobs put mail --task send '{"to": "alice"}'   for the task `send`
   millpond jobs put mail --due 1h30m '"later"'           start later; also 2027-01-31T08:00:00Z
   millpond jobs put mail --priority 9 '"urgent"'          before others; 0 to 9, 4 if not given
   millpond jobs put mail --unique alice '{}'             at most one job with this key
   millpond jobs put mail --wait '[1, 2]'                 prints the result of the handler
   jq -c '.[]' users.json | millpond jobs put mail --lines
-  millpond jobs put mail --name send --file jobs.jsonl   a job for each line, all or none
+  millpond jobs put mail --task send --file jobs.jsonl   a job for each line, all or none
 
 Payloads are JSON. --file prints the number of jobs. Each 10,000 lines of a file are stored
 together, all or none of them; an error tells how many jobs were stored before. With --wait progress
@@ -56,7 +56,7 @@ def add_put(actions: Any) -> None:
     parser = action(actions, "put", "Put a job into a queue.", PUT_EPILOG)
     parser.add_argument("queue", metavar="QUEUE", type=queue_name)
     parser.add_argument("data", metavar="JSON", nargs="?", help="payload; - or none: read stdin")
-    parser.add_argument("--name", metavar="TASK", help="task of the job")
+    parser.add_argument("--task", "--name", dest="name", metavar="TASK", help="task of the job")
     parser.add_argument(
         "--due", type=due, metavar="TIME", help="earliest start: a time, or a delay such as 1h30m"
     )

@@ -207,7 +207,7 @@ def test_a_result_is_printed_by_id(run: Run, work: Work, name: str) -> None:
 def test_a_file_has_a_job_in_each_line(run: Run, name: str, tmp_path: Path) -> None:
     lines = tmp_path / "jobs.jsonl"
     lines.write_text('{"to": "alice"}\n\n17\n')
-    assert run("jobs", "put", name, "--file", str(lines), "--name", "send").out == b"2\n"
+    assert run("jobs", "put", name, "--file", str(lines), "--task", "send").out == b"2\n"
     told = run("jobs", "put", name, "--file", str(lines), "--json", "--due", "1h")
     assert told.out.decode() == '{"count": 2}\n'
     listed = run("jobs", "ls", name).out.decode().splitlines()
