@@ -81,7 +81,7 @@ from millpond.actors.store.redis.layout import (
     WRITE_SCRIPT,
     LogBounds,
     PartitionKeys,
-    write_arguments,
+    write_argument,
 )
 from millpond.actors.store.redis.reads import load_log, load_queue, read_log
 from millpond.actors.store.repair.quarantine import Damage
@@ -510,8 +510,8 @@ class RedisStore:
         script, keys = self._write if is_awaited else self._free, entry.paths.all
         is_new = entry.bounds.is_new
         order = (self._epoch, self._lsn, entry.chain)
-        arguments = write_arguments(*order, entry.kind, entry.meta(), changes, is_new=is_new)
-        return ("EVALSHA", script, len(keys), *keys, *arguments), sum(map(len, arguments))
+        argument = write_argument(*order, entry.kind, entry.meta(), changes, is_new=is_new)
+        return ("EVALSHA", script, len(keys), *keys, argument), len(argument)
 
     def load(self, name: bytes) -> Snapshot | Deferred[Snapshot | Fault]:
         entry = self._entries.get(name)
