@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.5
 NETWORKS_S = 5.0
-"""The networks of this machine are looked at so often."""
+"""The networks of this machine, and known announcements, are looked at so often."""
 RETRY_S = 30.0
 CHECKS_MAX = 4
 """Announced addresses that are dialled at once."""
@@ -76,7 +76,7 @@ class Discovery:
         self._dial = dial
         self._listener = listener
         self._networks: tuple[LocalNetwork, ...] = ()
-        self._found = FoundNodes(context.identity.public)
+        self.found = FoundNodes(context.identity.public)
         self._checks = 0
         self._card = ""
         self._card_until = 0.0
@@ -105,7 +105,7 @@ class Discovery:
         address = self._listener()
         networks = await self._look(address)
         self._networks = networks
-        self._found.clear()
+        self.found.clear()
         if address is None or not networks:
             self._warn("no private network to look for nodes on; looking again every 5 s")
             await anyio.sleep(NETWORKS_S)
@@ -136,15 +136,16 @@ class Discovery:
             for each in multicast.take():
                 if isinstance(each, Announcement):
                     if not self._is_blocked(each.public):
-                        self._found.heard(each, now)
+                        self.found.heard(each, now)
                 else:
-                    self._found.gone(each.instance)
-            while self._checks < CHECKS_MAX and (checked := self._found.next(now)) is not None:
+                    self.found.gone(each.instance)
+            while self._checks < CHECKS_MAX and (checked := self.found.next(now)) is not None:
                 self._checks += 1
                 tasks.start_soon(self._check, checked)
             await anyio.sleep(TICK_S)
             if not looked_at <= now < looked_at + NETWORKS_S:
                 looked_at = now
+                multicast.look_again(self._context.rng)
                 if await self._look(address) != multicast.networks:
                     return
 
@@ -169,7 +170,7 @@ class Discovery:
         try:
             card = await self._fetch(checked)
         except Exception as error:  # whatever a hostile node makes the client raise
-            self._found.failed(checked, self._context.now())
+            self.found.failed(checked, self._context.now())
             is_first, self._has_refused = not self._has_refused, True
             log.log(
                 logging.WARNING if is_first else logging.DEBUG,  # anybody can cause more of them
@@ -179,7 +180,7 @@ class Discovery:
                 error or type(error).__name__,
             )
         else:
-            self._found.verified(checked, card, self._context.now())
+            self.found.verified(checked, card, self._context.now())
         finally:
             self._checks -= 1
 
@@ -222,7 +223,7 @@ class Discovery:
     async def _list(self, body: bytes) -> bytes:
         read_body(body, b.Nothing)
         context, nodes = self._context, []
-        for each in self._found.all(context.now()):
+        for each in self.found.all(context.now()):
             found = each.announcement
             peer = context.book.by_public(found.public)
             nodes.append(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 import msgspec
@@ -34,8 +35,8 @@ log = logging.getLogger(__name__)
 
 HEARD_MAX = 256
 """Announcements and goodbyes that wait for the node; of more the oldest are dropped."""
-INCOMPLETE_MAX = 64
-"""Names whose other records have not come yet."""
+AGAIN_MAX = 64
+"""Names that `look_again` reads."""
 BAD = (BadAnnouncement, Error, ValueError, IndexError, KeyError, UnicodeError)
 """Errors that records of others may raise, in `zeroconf` or here."""
 
@@ -53,7 +54,6 @@ class Multicast:
     def __init__(self, networks: Sequence[LocalNetwork]) -> None:
         self.networks = tuple(networks)
         self._heard: deque[Announcement | Gone] = deque(maxlen=HEARD_MAX)
-        self._incomplete: deque[str] = deque(maxlen=INCOMPLETE_MAX)
         self._zeroconf: Zeroconf | None = None
         self._info: ServiceInfo | None = None
         self._has_refused = False
@@ -91,9 +91,18 @@ class Multicast:
 
     def take(self) -> list[Announcement | Gone]:
         """The announcements and goodbyes since the last call."""
-        for _ in range(len(self._incomplete)):
-            self._read(self._incomplete.popleft())
         return [self._heard.popleft() for _ in range(len(self._heard))]
+
+    def look_again(self, rng: Random) -> None:
+        """Read some of the known names once more, at random: an announcement may have been dropped,
+        refused or incomplete, and comes only once."""
+        if self._zeroconf is None:
+            return
+        known = self._zeroconf.cache.entries_with_name(SERVICE)
+        aliases = [getattr(each, "alias", None) for each in known]
+        names = [each for each in aliases if isinstance(each, str)]
+        for name in rng.sample(names, min(len(names), AGAIN_MAX)):
+            self._read(name)
 
     def _changed(
         self, *, zeroconf: Any, service_type: str, name: str, state_change: ServiceStateChange
@@ -101,18 +110,18 @@ class Multicast:
         """A service came, changed or went; called in the thread of `zeroconf`."""
         if state_change is ServiceStateChange.Removed:
             self._heard.append(Gone(name.removesuffix(f".{SERVICE}")))
-        elif not self._read(name):
-            self._incomplete.append(name)
+        else:
+            self._read(name)
 
-    def _read(self, name: str) -> bool:
-        """Read the records of a name; False: some have not come yet."""
+    def _read(self, name: str) -> None:
+        """Read the records of a name, if all have come."""
         zeroconf = self._zeroconf
         if zeroconf is None:
-            return True
+            return
         try:
             info = ServiceInfo(SERVICE, name)
             if not info.load_from_cache(zeroconf):
-                return False
+                return
             addresses = info.parsed_addresses(IPVersion.V4Only)[:ADDRESSES_READ_MAX]
             self._heard.append(
                 read_announcement(name, info.port, info.properties, addresses, self.networks)
@@ -121,4 +130,3 @@ class Multicast:
             if not self._has_refused:
                 self._has_refused = True
                 log.warning("announcement refused: %.200r: %.200s", name, error)
-        return True

@@ -342,6 +342,8 @@ PEERS: dict[str, Numbers] = {
         found_nodes.WAITING_MAX,
         found_nodes.PER_ADDRESS_MAX,
         multicast.HEARD_MAX,
+        multicast.AGAIN_MAX,
+        discovery.NETWORKS_S,
         discovery.CHECKS_MAX,
         discovery.CHECK_S,
     ),

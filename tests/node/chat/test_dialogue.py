@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
+from typing import Any
 
 import anyio
 import msgspec
@@ -17,6 +18,7 @@ from millpond.node.cli.chat.dialogue import Dialogue, Options
 from millpond.node.client.connect import connect
 from millpond.node.client.events import Event, Retrying
 from millpond.node.client.probe import PROBE
+from millpond.node.peers.address_book import Trust
 from tests.node.chat.chat_client import couple, history, say
 from tests.node.chat.groups.group_nodes import accept, create, until_members
 from tests.node.outbox.peer_nodes import PeerNode, until
@@ -282,3 +284,41 @@ async def test_files_are_sent_and_saved_and_nothing_is_overwritten(tmp_path: Pat
     assert (target / "cat (1).png").read_bytes() == source.read_bytes()
     assert (target / "other").read_bytes() == source.read_bytes()
     assert len(list(target.iterdir())) == 3
+
+
+@pytest.mark.together("mdns")  # else they find each other
+async def test_a_node_on_this_network_is_listed_and_added_by_its_number(tmp_path: Path) -> None:
+    near: dict[str, Any] = {"discover": True, "discover_interfaces": ("127.0.0.1",)}
+    alice = PeerNode(tmp_path, "alice")
+    carol, dave = PeerNode(tmp_path, "carol", **near), PeerNode(tmp_path, "dave", **near)
+    (carol.folder / ACCESS_FILE).unlink()
+    carol.knows(alice)
+    screen = FakeScreen()
+    async with carol.node() as here, dave.node(), anyio.create_task_group() as tasks:
+        tasks.start_soon(dialogue, carol, "alice", screen)
+        discovery = here.peer_services.discovery
+        assert discovery is not None
+        await until(lambda: len(discovery.found) == 1)
+        screen.type("/add 1 dave")
+        await until(lambda: bool(screen.said("there is no node 1; see /discovered")))
+        screen.type("/discovered")
+        await until(lambda: bool(screen.said("1  unverified  ")))
+        assert screen.said(dave.address)
+        screen.type("/add 1 dave")
+        await until(lambda: bool(screen.said("--- dave ")))
+        screen.type("/discovered")
+        await until(lambda: bool(screen.said("1  dave  ")))
+        screen.type("/quit")
+    peer = carol.book.by_name("dave")
+    assert peer is not None and peer.public == dave.public and peer.trust is Trust.ADDED
+
+
+async def test_a_node_that_looks_for_no_others_says_so(tmp_path: Path) -> None:
+    alice, _ = couple(tmp_path)
+    (alice.folder / ACCESS_FILE).unlink()
+    screen = FakeScreen()
+    async with alice.node(), anyio.create_task_group() as tasks:
+        tasks.start_soon(dialogue, alice, "bob", screen)
+        screen.type("/discovered")
+        await until(lambda: bool(screen.said("start it with --discover")))
+        screen.type("/quit")

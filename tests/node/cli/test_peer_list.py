@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +93,30 @@ def test_where_the_system_tells_no_users_commands_show_the_cookie_of_their_folde
         assert operator_cookie(own, default, "darwin") is None
         (alice.folder / "operator.cookie").chmod(0o644)
         assert operator_cookie(own, alice.env, "darwin") is None
+
+
+@pytest.mark.together("mdns")  # else they find each other
+def test_nodes_on_this_network_are_listed_and_added_by_number(tmp_path: Path) -> None:
+    near = ("--discover", "--discover-interface", "127.0.0.1")
+    carol, dave = ChatProcess(tmp_path, "carol", *near), ChatProcess(tmp_path, "dave", *near)
+    assert "no node runs" in carol.do("peer", "discovered", code=1)
+    with carol.serving(), dave.serving():
+        deadline = time.monotonic() + 60
+        while not (rows := carol.do("peer", "discovered", "--json").splitlines()):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        [found] = map(json.loads, rows)
+        assert found["name"] is None and found["address"] == dave.address
+        shown = carol.do("peer", "discovered")
+        assert shown == f"1  unverified  {found['id']}  {dave.address}\n"
+        carol.do("peer", "discovered", "--add", "2", "dave", code=4)
+        carol.do("peer", "discovered", "--add", "1", "dave")
+        assert f"dave  added     {found['id']}" in carol.do("peer", "ls")
+        while not carol.do("peer", "discovered").startswith("1  dave  "):
+            assert time.monotonic() < deadline  # the node looks at its address book every 2 s
+            time.sleep(0.1)
+
+
+def test_a_node_without_discovery_says_what_to_do(alice: ChatProcess) -> None:
+    with alice.serving():
+        assert "start it with --discover" in alice.do("peer", "discovered", code=1)

@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 import errno
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import anyio
 import anyio.from_thread
 import pytest
-from zeroconf import ServiceInfo, Zeroconf
+from zeroconf import DNSOutgoing, ServiceInfo, Zeroconf
 
 from millpond.node.chat.records import State
 from millpond.node.config import Config, ConfigError
+from millpond.node.discovery import discovery, networks
 from millpond.node.discovery.announcement import SERVICE, properties_of
 from millpond.node.discovery.discovery import RETRY_S
+from millpond.node.discovery.found_nodes import WAITING_MAX
+from millpond.node.discovery.networks import LocalNetwork, interface_networks
 from millpond.node.node import Node
 from millpond.node.outbox.messages import PeerOperation
 from millpond.node.peers.address_book import Trust
+from millpond.node.peers.identity import peer_id
 from tests.node.chat.chat_client import ask, received, say, states
 from tests.node.outbox.peer_nodes import DEADLINE_S, PeerNode, until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.together("mdns")]  # else they find other tests
 HERE: dict[str, Any] = {"discover": True, "discover_interfaces": ("127.0.0.1",)}
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "TICK_S", 0.05)
+    monkeypatch.setattr(discovery, "NETWORKS_S", 0.2)
 
 
 @pytest.fixture
@@ -104,6 +116,64 @@ async def test_another_nodes_key_at_an_address_is_refused(
             assert [each["id"] for each in await nodes(here)] == [third.identity.id]
         finally:
             await anyio.to_thread.run_sync(zeroconf.close)
+
+
+async def test_nodes_are_found_anew_when_the_networks_change(
+    alice: PeerNode, bob: PeerNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loopback interface of alice goes and comes back, as a Wi-Fi does."""
+    now: list[LocalNetwork] = interface_networks()
+    monkeypatch.setattr(networks, "interface_networks", lambda: now)
+    async with alice.node() as here, bob.node() as there:
+        await seen(here, bob)
+        await seen(there, alice)
+        kept, now[:] = now[:], []
+        await seen(here, bob, is_there=False)
+        await seen(there, alice, is_there=False)
+        now[:] = kept
+        await seen(here, bob)
+        await seen(there, alice)
+
+
+async def test_a_flood_of_damaged_packets_stops_nothing(alice: PeerNode, bob: PeerNode) -> None:
+    """Damaged packets, and announcements of nodes that are not there. A real one that was dropped
+    meanwhile is found later."""
+    rng = Random(7)
+    async with alice.node() as here:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            on_loopback = socket.inet_aton("127.0.0.1")
+            sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, on_loopback)
+            for number in range(500):
+                body = _announcement(rng, number)
+                if number % 2:
+                    spot = rng.randrange(len(body))
+                    body = body[:spot] + rng.randbytes(rng.randrange(40)) + body[spot + 1 :]
+                sender.sendto(body, ("224.0.0.251", 5353))
+                await anyio.lowlevel.checkpoint()
+        found = here.peer_services.discovery
+        assert found is not None
+        async with bob.node():
+            await seen(here, bob)
+            assert [each["id"] for each in await nodes(here)] == [bob.identity.id]
+            assert found.found.waiting <= WAITING_MAX
+
+
+def _announcement(rng: Random, number: int) -> bytes:
+    """A packet of a node that is not there."""
+    name = f"{'n' * rng.randrange(1, 50)}{number}"
+    key = peer_id(rng.randbytes(32))
+    info = ServiceInfo(
+        SERVICE,
+        f"{name}.{SERVICE}",
+        1,
+        properties=properties_of(key, "v" * rng.randrange(90)),
+        server=f"{name}.local.",
+        parsed_addresses=[f"127.0.{number % 256}.1", "8.8.8.8"],
+    )
+    out = DNSOutgoing(0x8400)
+    for each in (info.dns_pointer(), info.dns_service(), info.dns_text(), *info.dns_addresses()):
+        out.add_answer_at_time(each, 0)
+    return out.packets()[0]
 
 
 async def test_a_blocked_node_is_not_listed(alice: PeerNode, bob: PeerNode) -> None:
