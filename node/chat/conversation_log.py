@@ -133,8 +133,8 @@ class ConversationLog(Generic[ReplayedT]):
         async with self.lock:
             if self._conversation is not conversation:
                 raise OutcomeUnknown("the history is read again")
-            told, self._unsaved = self._unsaved, []
-            await self.append(conversation, conversation.state_records(told, self.now_ms))
+            unsaved, self._unsaved = self._unsaved, []
+            await self.append(conversation, conversation.state_records(unsaved, self.now_ms))
 
     async def append(self, conversation: ReplayedT, records: Sequence[Record]) -> None:
         """Append records, with the lock held.

@@ -114,6 +114,6 @@ class LocalStream:
     async def _request(self, request: StreamRequest, shape: type[ReplyT]) -> ReplyT:
         port = _ReplyPort(self._number)
         self._scheduler.submit(stream_cell(self.name), Batch(port, [request]), self._now())
-        told = await port.answer
-        assert isinstance(told, shape)
-        return told
+        reply = await port.answer
+        assert isinstance(reply, shape)
+        return reply

@@ -137,12 +137,12 @@ Payload = Text | Receipt | Introduction | Typing | GroupPayload | FileStatus
 
 
 class UnknownPayload(ValueError):
-    """A payload of a kind that this version does not know. `said`: the text that it has for such
+    """A payload of a kind that this version does not know. `text`: the text that it has for such
     versions."""
 
-    def __init__(self, reason: str, said: str = "") -> None:
+    def __init__(self, reason: str, text: str = "") -> None:
         super().__init__(reason)
-        self.said = said
+        self.text = text
 
 
 class _LaterPayload(msgspec.Struct):
@@ -167,15 +167,15 @@ def decode_payload(plaintext: bytes) -> Payload:
     try:
         payload = _decoder.decode(plaintext)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UnknownPayload(str(error), _said(plaintext)) from error
+        raise UnknownPayload(str(error), _text_of_later(plaintext)) from error
     if isinstance(payload, Text) and not 0 < len(payload.text.encode()) <= TEXT_BYTES_MAX:
         raise UnknownPayload("a text is empty or too long")
     return payload
 
 
-def _said(plaintext: bytes) -> str:
+def _text_of_later(plaintext: bytes) -> str:
     try:
-        said = _later_decoder.decode(plaintext).text
-        return said if 0 < len(said.encode()) <= TEXT_BYTES_MAX else ""
+        text = _later_decoder.decode(plaintext).text
+        return text if 0 < len(text.encode()) <= TEXT_BYTES_MAX else ""
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return ""

@@ -54,7 +54,7 @@ class LaterPayload(msgspec.Struct, frozen=True):
     the text that it has for people."""
 
     payload: str
-    said: str
+    text: str
 
 
 OnGroup = Callable[[bytes, GroupPayload], Awaitable[None]]
@@ -155,13 +155,13 @@ class Receiver:
                         continue  # it is done, and acknowledged with the others
                     case Introduction():
                         is_ours = await self._on_introduction(self._peer, payload)
-                        said = INTRODUCED if is_ours else NOT_INTRODUCED
-                        records.append(conversation.note(uuid, said, now_ms))
+                        note = INTRODUCED if is_ours else NOT_INTRODUCED
+                        records.append(conversation.note(uuid, note, now_ms))
                     case GroupPayload():
                         await self._on_group(self._peer, payload)
-                    case LaterPayload(payload=kept, said=said):
-                        told = f"{UNKNOWN_PAYLOAD}: {said}" if said else UNKNOWN_PAYLOAD
-                        records.append(conversation.note(uuid, told, now_ms, kept))
+                    case LaterPayload(payload=kept, text=text):
+                        line = f"{UNKNOWN_PAYLOAD}: {text}" if text else UNKNOWN_PAYLOAD
+                        records.append(conversation.note(uuid, line, now_ms, kept))
             records += conversation.state_records(changes, now_ms)
             await self._history.append(conversation, records)
 
@@ -183,4 +183,4 @@ class Receiver:
             log.warning("unknown payload: channel=%r: %s", self._channel, error)
             kept = opened.plaintext.decode("utf-8", "replace")
             is_small = len(msgspec.json.encode(kept)) <= KEPT_BYTES_MAX
-            return opened.uuid.hex(), LaterPayload(kept if is_small else "", error.said)
+            return opened.uuid.hex(), LaterPayload(kept if is_small else "", error.text)

@@ -394,11 +394,11 @@ class Shipper:
         found = [each.name for each in self._objects.list(STANDBY)]
         if found:
             self._objects.remove(found)
-            told = {
+            standbys = {
                 each.removeprefix(STANDBY).rpartition("-")[0]: (number_of(each) / 1000, self._now())
                 for each in found[:STANDBYS_MAX]
             }
-            self._standbys = dict([*self._standbys.items(), *told.items()][-STANDBYS_MAX:])
+            self._standbys = dict([*self._standbys.items(), *standbys.items()][-STANDBYS_MAX:])
             shortest_s = min(number_of(each) for each in found) / 1000
             self._beat_s = min(BEAT_S, shortest_s / BEATS_A_TAKEOVER)
             self._beats_until = self._now() + STANDBY_S

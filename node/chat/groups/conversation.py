@@ -296,13 +296,13 @@ class GroupConversation:
         if place.gap is not None:
             first, last = place.gap
             count = last - first + 1
-            said = "1 message" if count == 1 else f"{count} messages"
+            counted = "1 message" if count == 1 else f"{count} messages"
             records.append(
                 Record(
                     v=VERSION,
                     kind=Kind.NOTE,
                     at=now_ms,
-                    text=f"{said} did not arrive",
+                    text=f"{counted} did not arrive",
                     line=text.line,
                     missing=place.gap,
                     by=author,

@@ -239,12 +239,12 @@ class GroupTask:
                 line = conversation.line or entropy(LINE_DIGITS // 2).hex()
                 what = "" if action is None else action.value
                 n = conversation.count + 1
-                said = Text(line, n, said_at, text, what, about, file)
-                message = self._message(encode_payload(said), bytes.fromhex(uuid), conversation)
+                payload = Text(line, n, said_at, text, what, about, file)
+                message = self._message(encode_payload(payload), bytes.fromhex(uuid), conversation)
                 signed = sign(message, self._outbox.context.identity)
                 others = [each for each in self.membership.active if each != self._own]
                 members = () if file is None else tuple(peer_id(each) for each in others)
-                record = conversation.add_own(message, said, signed, said_at, members)
+                record = conversation.add_own(message, payload, signed, said_at, members)
                 await self._history.append(conversation, [record])
                 own = conversation.own_message(uuid)
         assert own is not None
@@ -400,8 +400,8 @@ class GroupTask:
                     by = None if is_member else peer
                     await self._receive_message(conversation, signed, payload, by)
                 await self._release(conversation)
-        told, self._told_of_files = self._told_of_files, []
-        for member, status in told:
+        waiting, self._told_of_files = self._told_of_files, []
+        for member, status in waiting:
             await self.files.told(member, status)
         self._announce_statements(stored)
         self._pass_on(payload)
@@ -530,7 +530,7 @@ class GroupTask:
             if self.membership.status(message.by) is MemberStatus.JOINED and (
                 not conversation.is_known(name) and not self._is_blocked(message.by)
             ):
-                text = f"wrote a message that this version does not understand: {error.said}"
+                text = f"wrote a message that this version does not understand: {error.text}"
                 await self._history.append(
                     conversation, [conversation.note(name[1], text, by, now_ms)]
                 )

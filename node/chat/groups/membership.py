@@ -267,12 +267,12 @@ class Membership:
         is_added = added.change is Change.ADD and record.by in (key for key, _ in added.members)
         if not (is_founder or is_added) or record.epoch != added.epoch:
             raise BadRecord("its author was not added so")
-        said = self._statements.setdefault((record.by, record.previous), {})
-        if record.change in said:
+        statements = self._statements.setdefault((record.by, record.previous), {})
+        if record.change in statements:
             return Added.KNOWN
         if self._statement_count >= STATEMENTS_MAX:
             raise BadRecord("the group has too many statements")
-        said[record.change] = signed
+        statements[record.change] = signed
         self._statement_count += 1
         self._bytes += len(signed)
         if record.change is Change.LEAVE:
@@ -378,11 +378,13 @@ class Membership:
         member = None if self.state is None else self.state.members.get(key)
         if member is None:
             return None
-        said = self._statements.get((key, member.added), {})
-        if Change.LEAVE in said:
+        statements = self._statements.get((key, member.added), {})
+        if Change.LEAVE in statements:
             return MemberStatus.LEFT
         is_founder = self._records[member.added].change is Change.CREATE
-        return MemberStatus.JOINED if is_founder or Change.JOIN in said else MemberStatus.INVITED
+        return (
+            MemberStatus.JOINED if is_founder or Change.JOIN in statements else MemberStatus.INVITED
+        )
 
     def is_admin(self, key: bytes) -> bool:
         """True for an admin that takes part."""
@@ -427,8 +429,8 @@ class Membership:
         for digest, record in self._records.items():
             if record.epoch >= epoch:
                 yield self._signed[digest]
-        for said in self._statements.values():
-            yield from said.values()
+        for statements in self._statements.values():
+            yield from statements.values()
 
     def stored(self, record: GroupRecord) -> bytes:
         """The signed bytes of a known record or statement."""
@@ -443,9 +445,9 @@ class Membership:
             for each in self._path
             if self._records[each].by == own
         ]
-        for (by, _), said in self._statements.items():
+        for (by, _), statements in self._statements.items():
             if by == own:
-                found += [(read_record(each), each) for each in said.values()]
+                found += [(read_record(each), each) for each in statements.values()]
         return found
 
     def verdict(self, message: GroupMessage, sent_at: int, now: float) -> Verdict:

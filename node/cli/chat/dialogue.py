@@ -358,8 +358,8 @@ class Dialogue:
         try:
             if number:
                 answer = await self._client.verify(self._chat, number)
-                said = answer.error or f"{self._chat.name}: {answer.trust}"
-                await self._screen.show([f"--- {clean(said)}"])
+                outcome = answer.error or f"{self._chat.name}: {answer.trust}"
+                await self._screen.show([f"--- {clean(outcome)}"])
                 self._chat = await self._client.chat_with(self._chat.id)
                 return
             peer = await self._client.peer(self._chat)
@@ -370,8 +370,8 @@ class Dialogue:
         if peer.code:  # of a node that has codes
             await self._show_code(peer.code)
         rows = [" ".join(digits[start : start + 4]) for start in range(0, len(digits), 4)]
-        told = f"{self._chat.name} sees the same number if nobody sits in between. Have it read"
-        lines = [*rows, f"--- {told} to you, and type: /verify followed by what you hear"]
+        advice = f"{self._chat.name} sees the same number if nobody sits in between. Have it read"
+        lines = [*rows, f"--- {advice} to you, and type: /verify followed by what you hear"]
         if peer.code:
             lines.append("--- or have the code above scanned in the peer's page")
         await self._screen.show(lines)

@@ -161,8 +161,8 @@ class ConversationView:
         changed = [self._own[uuid] for uuid in self._changes if uuid in self._own]
         self._changes.clear()
         if self.names is not None:
-            told = [(self.state_text(each), each) for each in changed if self._is_told(each)]
-            return [f"{CHANGE_INDENT}{state}: {quoted(each.text or '')}" for state, each in told]
+            shown = [(self.state_text(each), each) for each in changed if self._is_told(each)]
+            return [f"{CHANGE_INDENT}{state}: {quoted(each.text or '')}" for state, each in shown]
         texts = [(each.state, each.text) for each in changed if each.text is not None]
         counts = Counter(state for state, _ in texts)
         answers = [each.state for each in changed if each.text is None]

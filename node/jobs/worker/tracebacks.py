@@ -63,23 +63,23 @@ def traceback_text(error: BaseException) -> str:
 
 
 def _text(error: BaseException) -> str:
-    told = TracebackException.from_exception(
+    trace = TracebackException.from_exception(
         error, compact=True, lookup_lines=False, max_group_width=ERRORS_MAX, max_group_depth=2
     )
-    _cut_chain(told, ERRORS_MAX)
-    _filter(told, partial(_ends, FRAMES_MAX))
-    text = _encodable(told)
+    _cut_chain(trace, ERRORS_MAX)
+    _filter(trace, partial(_ends, FRAMES_MAX))
+    text = _encodable(trace)
     if len(text.encode()) > TRACEBACK_BYTES_MAX:
-        _filter(told, _without_libraries)
-        text = _LEFT_OUT + _encodable(told)
+        _filter(trace, _without_libraries)
+        text = _LEFT_OUT + _encodable(trace)
     if len(text.encode()) > TRACEBACK_BYTES_MAX:
-        _filter(told, partial(_ends, OWN_FRAMES))
-        text = _LEFT_OUT + _encodable(told)
+        _filter(trace, partial(_ends, OWN_FRAMES))
+        text = _LEFT_OUT + _encodable(trace)
     return _cut(text)
 
 
-def _encodable(told: TracebackException) -> str:
-    text = "".join(told.format()).rstrip()
+def _encodable(trace: TracebackException) -> str:
+    text = "".join(trace.format()).rstrip()
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -93,22 +93,22 @@ def _cut(text: str) -> str:
     return begin + _CUT + end
 
 
-def _cut_chain(told: TracebackException, left: int) -> None:
-    for each in _parts(told):
+def _cut_chain(trace: TracebackException, left: int) -> None:
+    for each in _parts(trace):
         if left <= 1:
             each.__cause__ = each.__context__ = None
             each.exceptions = None
         left -= 1
 
 
-def _filter(told: TracebackException, kept: Callable[[StackSummary], list[FrameSummary]]) -> None:
-    for each in _parts(told):
+def _filter(trace: TracebackException, kept: Callable[[StackSummary], list[FrameSummary]]) -> None:
+    for each in _parts(trace):
         each.stack = StackSummary.from_list(kept(each.stack))
 
 
-def _parts(told: TracebackException) -> Iterator[TracebackException]:
+def _parts(trace: TracebackException) -> Iterator[TracebackException]:
     """An error, its causes and the errors of its groups."""
-    waiting = [told]
+    waiting = [trace]
     while waiting:
         each = waiting.pop(0)
         yield each
