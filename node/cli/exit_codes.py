@@ -21,6 +21,8 @@ class ExitCode(IntEnum):
     REFUSED = 5
     FENCED = 6
     """Another process took over the replica of the node."""
+    HUNG = 7
+    """Handlers of a worker hung: the process is to be started again."""
     INTERRUPTED = 130
     """The code that shells give to a command ended by Ctrl-C."""
 
@@ -33,6 +35,7 @@ MEANINGS = {
     ExitCode.NOT_FOUND: "not found",
     ExitCode.REFUSED: "access denied",
     ExitCode.FENCED: "another process took over the replica",
+    ExitCode.HUNG: "handlers of a worker hung: start it again",
     ExitCode.INTERRUPTED: "ended by Ctrl-C",
 }
 """Each exit code in words, as `millpond --help` and the man page have them."""
@@ -52,6 +55,15 @@ class Failure(Exception):
         self.message = message
         self.code = code
         self.hint = hint
+
+    def fields(self) -> dict[str, object]:
+        """It as an object, for --json."""
+        return {
+            "code": self.code.name.lower(),
+            "message": self.message,
+            "hint": self.hint or None,
+            "exit_status": int(self.code),
+        }
 
 
 class WrongArguments(Failure):

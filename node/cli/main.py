@@ -227,12 +227,8 @@ def _print_failure(failure: Failure, words: list[str], code: str = "") -> None:
     if "--json" in (words[: words.index("--")] if "--" in words else words):
         import json
 
-        fields = {
-            "code": code or failure.code.name.lower(),
-            "message": failure.message,
-            "hint": failure.hint or None,
-            "exit_status": int(failure.code),
-        }
+        fields = failure.fields()
+        fields["code"] = code or fields["code"]
         line = json.dumps(fields, ensure_ascii=False)
     elif isinstance(failure, WrongArguments):
         usage = f"usage: {failure.usage} (all options: --help)"

@@ -48,8 +48,8 @@ class AttemptTimedOut(MillpondError):
 
 
 class HandlersHang(MillpondError):
-    """As many handlers in threads as a worker has slots did not end after their time-out: the
-    worker ends, so that its process can be replaced."""
+    """Handlers in threads did not end after their time-out: one of a task with `on_hang="kill"`, or
+    as many as the worker has slots. The worker ends, so that its process can be replaced."""
 
 
 class JobFailed(MillpondError):

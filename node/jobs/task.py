@@ -12,6 +12,7 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Generic,
+    Literal,
     Never,
     Protocol,
     TypedDict,
@@ -46,6 +47,9 @@ DOUBLINGS_MAX = 32
 BATCH = 100
 BATCH_MAX = 10_000
 BATCH_WAIT_S = 0.05
+
+OnHang = Literal["abandon", "kill"]
+"""The answer of a worker to a handler in a thread that goes on after its time-out."""
 
 P = TypeVar("P")
 P_contra = TypeVar("P_contra", contravariant=True)
@@ -112,6 +116,7 @@ class Task(Generic[P_contra, R_co]):
         backoff: Backoff | None = None,
         lease: float = LEASE_S,
         timeout: float | None = None,
+        on_hang: OnHang = "abandon",
         keep: int = 0,
         any_name: bool = False,
         schedule: When | None = None,
@@ -136,6 +141,7 @@ class Task(Generic[P_contra, R_co]):
             raise ValueError(f"a time-out has more than 0 seconds, and an end, not {timeout}")
         self.lease_s = lease
         self.timeout_s = timeout
+        self.on_hang: OnHang = on_hang
         self.keep_s = kept_seconds(keep)
         self.takes_any_name = any_name
         self.timing = None if schedule is None else Timing(schedule, tz, missed)
@@ -143,6 +149,12 @@ class Task(Generic[P_contra, R_co]):
         self.batch_size = batch
         self.batch_wait_s = seconds_of("wait", batch_wait)
         self.is_async = _is_async(handler)
+        if on_hang not in get_args(OnHang):
+            raise ValueError(
+                f"on_hang is one of {', '.join(get_args(OnHang))}, and not {on_hang!r}"
+            )
+        if on_hang == "kill" and (timeout is None or self.is_async):
+            raise ValueError("on_hang='kill' is for a handler that is not async, with a timeout")
         self._parameters = _parameters(handler)
         self._payload_type: Any = None
         self.__doc__ = handler.__doc__
@@ -348,6 +360,7 @@ def task(
     backoff: Backoff | None = None,
     lease: float = LEASE_S,
     timeout: float | None = None,
+    on_hang: OnHang = "abandon",
     keep: int = 0,
     schedule: When | None = None,
     tz: str = "UTC",
@@ -360,8 +373,10 @@ def task(
     converted (msgspec), and a job whose payload does not fit is rejected. `name` names the task in
     its jobs, by default as the function is called. `attempts` before the job is a dead letter;
     `lease`, in seconds, is renewed after each third of it. `timeout`: an attempt has so many
-    seconds; then its handler is cancelled, the attempt counts, and the job is tried again. `keep`:
-    the node keeps the result for so many seconds, for `Queue.result` (0: it does not).
+    seconds; then its handler is cancelled, the attempt counts, and the job is tried again.
+    `on_hang`: a handler in a thread that goes on for a second after that is left to itself
+    (`abandon`), or its worker drains and ends with `HandlersHang` (`kill`). `keep`: the node keeps
+    the result for so many seconds, for `Queue.result` (0: it does not).
 
     `schedule`: a worker has the node put a job without payload at each moment of this cron
     expression, read in the time zone `tz`, or interval; the schedule has the name of the task.
@@ -379,6 +394,7 @@ def task(
             backoff=backoff,
             lease=lease,
             timeout=timeout,
+            on_hang=on_hang,
             keep=keep,
             schedule=schedule,
             tz=tz,
@@ -435,6 +451,7 @@ def batch_task(
     backoff: Backoff | None = None,
     lease: float = LEASE_S,
     timeout: float | None = None,
+    on_hang: OnHang = "abandon",
     keep: int = 0,
     limits: Limits | None = None,
 ) -> BatchDecorator:
@@ -461,6 +478,7 @@ def batch_task(
             backoff=backoff,
             lease=lease,
             timeout=timeout,
+            on_hang=on_hang,
             keep=keep,
             limits=limits,
             batch=size,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import json
 import logging
 import os
 import select
@@ -360,6 +361,7 @@ async def _work(args: argparse.Namespace, work: Any, process: WorkerProcess | No
     view = WorkStatus(is_wanted=_has_status(args), number=_number(args, process))
     worker = _worker(args, work, view)
     stopped = anyio.Event()
+    hang: Failure | None = None
     async with AsyncExitStack() as stack:
         stack.enter_context(single_errors())
         ends: list[Callable[[], object]] = []
@@ -386,11 +388,23 @@ async def _work(args: argparse.Namespace, work: Any, process: WorkerProcess | No
             try:
                 await worker.run(burst=args.burst)
             except HandlersHang as exc:
-                raise Failure(str(exc)) from exc
+                hang = Failure(str(exc), ExitCode.HUNG)
             finally:
                 view.close()
             tasks.cancel_scope.cancel()
+    if hang is not None:
+        _write_hang(args, hang)
+        return hang.code
     return ExitCode.FAILURE if stopped.is_set() else ExitCode.OK
+
+
+def _write_hang(args: argparse.Namespace, hang: Failure) -> None:
+    """Write the failure that ends this process. It cannot be raised: the interpreter would wait for
+    the thread that hangs."""
+    if args.json:
+        write_error(json.dumps(hang.fields(), ensure_ascii=False))
+    else:
+        write_error(f"millpond work: {hang}")
 
 
 def _metrics_address(args: argparse.Namespace) -> tuple[str, int]:

@@ -197,8 +197,10 @@ class WorkerProcesses:
         if code == 0 and self._is_burst:
             return
         now = time.monotonic()
-        if code == 0:
+        if code in (ExitCode.OK, ExitCode.HUNG):
             place.start_at = max(now, place.started_at + RESTART_S)
+            if code == ExitCode.HUNG:
+                log.warning("worker process ended, as a handler hung: number=%d", place.number)
             return
         if place.ready_at is not None and now - place.ready_at >= STEADY_S:
             place.delay_s = RESTART_S

@@ -16,20 +16,24 @@ from anyio.abc import TaskGroup
 from millpond.node.jobs.job import Job
 from millpond.node.jobs.task import AnyTask, finished
 from millpond.node.jobs.worker.cancellation import is_worker_cancelled
+from millpond.node.jobs.worker.handler_threads import ThreadCall
 
 NOT_CAUGHT = KeyboardInterrupt, GeneratorExit
-Run = Callable[[Callable[[], Any]], Awaitable[Any]]
+Run = Callable[[ThreadCall], Awaitable[Any]]
 """Calls a handler that is not async."""
 
 
 class _Entry:
     """A job of a batch, and what became of it. `trace` is that of the error where it came from."""
 
-    __slots__ = ("ended", "error", "job", "payload", "trace", "value")
+    __slots__ = ("ended", "error", "job", "on_thread", "payload", "trace", "value")
 
-    def __init__(self, payload: object, job: Job) -> None:
+    def __init__(
+        self, payload: object, job: Job, on_thread: Callable[[ThreadCall], None] | None
+    ) -> None:
         self.payload = payload
         self.job = job
+        self.on_thread = on_thread
         self.ended = anyio.Event()
         self.value: object = None
         self.error: BaseException | None = None
@@ -66,13 +70,22 @@ class Batches:
         self._run_in_thread = run_in_thread
         self._collecting: dict[AnyTask, _Batch] = {}
 
-    async def result(self, task: AnyTask, payload: object, job: Job) -> object:
-        """The value that the handler gives for this job. Raises the error that it fails with."""
+    async def result(
+        self,
+        task: AnyTask,
+        payload: object,
+        job: Job,
+        on_thread: Callable[[ThreadCall], None] | None = None,
+    ) -> object:
+        """The value that the handler gives for this job. Raises the error that it fails with.
+
+        `on_thread` is called with the call of a handler that is not async.
+        """
         batch = self._collecting.get(task)
         if batch is None:
             batch = self._collecting[task] = _Batch(task)
             self._background.start_soon(self._run, batch)
-        entry = _Entry(payload, job)
+        entry = _Entry(payload, job, on_thread)
         batch.entries.append(entry)
         if len(batch.entries) >= min(task.batch_size, self._slots):
             self._close(batch)
@@ -108,7 +121,14 @@ class Batches:
         arguments = [each.payload for each in entries], [each.job for each in entries]
         call = partial(task.handler, *task.of_parameters(*arguments))
         try:
-            value = await finished(call() if task.is_async else await self._run_in_thread(call))
+            if task.is_async:
+                value = await finished(call())
+            else:
+                thread = ThreadCall(call)
+                for entry in entries:
+                    if entry.on_thread is not None:
+                        entry.on_thread(thread)
+                value = await finished(await self._run_in_thread(thread))
             outcomes = _outcomes(task, value, len(entries))
         except NOT_CAUGHT:
             raise

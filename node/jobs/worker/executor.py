@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import anyio
 import anyio.from_thread
 import anyio.lowlevel
-import anyio.to_thread
 import msgspec
 
 from millpond.node.jobs.errors import AttemptTimedOut, PayloadRefused, Reject, Retry
@@ -25,6 +24,7 @@ from millpond.node.jobs.worker.cancellation import (
     is_cancelled_around,
     is_worker_cancelled,
 )
+from millpond.node.jobs.worker.handler_threads import HANG_S, HandlerThreads, ThreadCall
 from millpond.node.jobs.worker.outcome import (
     Done,
     Failed,
@@ -71,56 +71,24 @@ async def run_handler(
         outcome = _outcome(scope, exc)
     if isinstance(outcome, Stopped) and _is_timed_out(leased, scope):
         leased.is_timed_out = True
-        error = AttemptTimedOut(f"it took longer than {leased.task.timeout_s:g} s")
-        outcome = Failed(error)
+        outcome = Failed(AttemptTimedOut(_too_long(leased)))
     if has_own_cancellation():
         await drop_own_cancellation()
+    if leased.is_timed_out and leased.task.on_hang == "kill" and leased.thread is not None:
+        if await leased.thread.hangs():
+            leased.is_hung = True
+            text = f"the handler hung: its thread did not end within {HANG_S:g} s more"
+            outcome = Failed(AttemptTimedOut(f"{_too_long(leased)}, and {text}"))
     return outcome
+
+
+def _too_long(leased: LeasedJob) -> str:
+    return f"it took longer than {leased.task.timeout_s:g} s"
 
 
 def _is_timed_out(leased: LeasedJob, scope: anyio.CancelScope) -> bool:
     """Whether nothing but its time-out stopped the handler."""
     return not (leased.is_lost or leased.is_given_up) and anyio.current_time() >= scope.deadline
-
-
-class HandlerThreads:
-    """The threads that handlers run in, and those that were left behind.
-
-    A handler in a thread cannot be stopped: after its time-out, or when its worker ends, the thread
-    is left to itself. It counts in `left_behind` until the handler returns.
-    """
-
-    def __init__(self, slots: int) -> None:
-        self.left_behind = 0
-        self._limiter = anyio.CapacityLimiter(slots)
-        self._lock = threading.Lock()
-        """Guards the moment at which a thread ends, or is left behind."""
-
-    async def run(self, call: Callable[[], Any]) -> Any:
-        """The value of the call."""
-        has_started = has_ended = is_left = False
-
-        def called() -> Any:
-            nonlocal has_started, has_ended
-            with self._lock:
-                has_started = True
-                self.left_behind += is_left
-            try:
-                return call()
-            finally:
-                with self._lock:
-                    has_ended = True
-                    self.left_behind -= is_left
-
-        try:
-            return await anyio.to_thread.run_sync(
-                called, abandon_on_cancel=True, limiter=self._limiter
-            )
-        except anyio.get_cancelled_exc_class():
-            with self._lock:
-                is_left = not has_ended
-                self.left_behind += has_started and not has_ended
-            raise
 
 
 class LoopThread(msgspec.Struct, frozen=True):
@@ -160,9 +128,14 @@ async def _handled(leased: LeasedJob, job: Job, shared: WorkerContext) -> object
     task = leased.task
     arguments = task.arguments(leased.content.payload, job)
     if task.batch_size:
-        return await shared.batches.result(task, arguments[0] if arguments else None, job)
-    call = partial(task.handler, *arguments)
-    value = call() if task.is_async else await shared.threads.run(call)
+        payload = arguments[0] if arguments else None
+        return await shared.batches.result(task, payload, job, leased.runs_in)
+    if task.is_async:
+        value = task.handler(*arguments)
+    else:
+        thread = ThreadCall(partial(task.handler, *arguments))
+        leased.runs_in(thread)
+        value = await shared.threads.run(thread)
     if type(value) is CoroutineType:  # as of most handlers
         return await value
     return await finished(value)

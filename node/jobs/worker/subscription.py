@@ -15,6 +15,7 @@ from millpond.node.client.events import Disconnected, Event
 from millpond.node.jobs.connector import Connector
 from millpond.node.jobs.payload import JobMessage, channel_of
 from millpond.node.jobs.task import AnyTask
+from millpond.node.jobs.worker.handler_threads import ThreadCall
 from millpond.node.jobs.worker.progress import AttemptReport
 
 OnMessage = Callable[["QueueSubscription", Message], None]
@@ -35,7 +36,8 @@ class LeasedJob:
 
     `until`: the lease lasts at least that long. `renew_at`: it is renewed then. `was_refused`: the
     node ended it before that. `is_given_up`: the worker ends, and waits no longer for the handler.
-    `is_timed_out`: the attempt took too long.
+    `is_timed_out`: the attempt took too long. `is_hung`: its thread went on all the same, and its
+    task wants the process to end then.
     """
 
     __slots__ = (
@@ -44,6 +46,7 @@ class LeasedJob:
         "_is_granted",
         "content",
         "is_given_up",
+        "is_hung",
         "is_lost",
         "is_renewing",
         "is_timed_out",
@@ -53,6 +56,7 @@ class LeasedJob:
         "subscription",
         "taken_at",
         "task",
+        "thread",
         "until",
         "was_refused",
     )
@@ -77,11 +81,18 @@ class LeasedJob:
         self.was_refused = False
         self.is_given_up = False
         self.is_timed_out = False
+        self.is_hung = False
+        self.thread: ThreadCall | None = None
+        """The call of a handler that is not async."""
         self.report: AttemptReport | None = None
         """The progress that the handler reported; None: nothing yet."""
         self._is_granted = False
         self._handler: anyio.CancelScope | None = None
         self._completion: anyio.CancelScope | None = None
+
+    def runs_in(self, thread: ThreadCall) -> None:
+        """This call, in a thread, is that of its handler."""
+        self.thread = thread
 
     def reporting(self) -> AttemptReport:
         """Where the handler reports its progress."""

@@ -34,12 +34,12 @@ from millpond.node.jobs.task import LEASE_S, TaskRegistry, Work
 from millpond.node.jobs.worker.batches import Batches
 from millpond.node.jobs.worker.completion import JobCompletion
 from millpond.node.jobs.worker.executor import (
-    HandlerThreads,
     LoopThread,
     Middleware,
     WorkerContext,
     run_handler,
 )
+from millpond.node.jobs.worker.handler_threads import HandlerThreads
 from millpond.node.jobs.worker.leases import Leases
 from millpond.node.jobs.worker.outcome import (
     AttemptResult,
@@ -199,8 +199,9 @@ class Worker:
         """Work until `drain`, or with `burst` until no queue has a job that is due.
 
         Raises ConnectionLost when the node refuses the worker for good; otherwise it reconnects.
-        Raises HandlersHang when as many handlers in threads as there are slots have not ended after
-        the time-out of their attempts.
+        Raises HandlersHang, once it has drained, when a handler in a thread has not ended after
+        its time-out: at the first one of a task with `on_hang="kill"`, else when there are as many
+        as slots.
         Cancelled, it returns no jobs: the node pushes them again once the worker has left.
         """
         with single_errors():
@@ -222,7 +223,7 @@ class Worker:
                 self._ended,
                 log_done,
             )
-            self._threads, self._is_hung = HandlerThreads(self._slots), False
+            self._threads, self._hang = HandlerThreads(self._slots), ""
             batches = Batches(background, self._slots, self._threads.run)
             loop = LoopThread.current()
             self._shared = WorkerContext(loop, self._threads, batches, self._middleware, state)
@@ -238,9 +239,8 @@ class Worker:
             for subscription in self._subscriptions:
                 await self._leave(subscription)
             background.cancel_scope.cancel()
-        if self._is_hung:
-            text = f"{self._slots} handlers did not end after their time-out"
-            raise HandlersHang(f"{text}; the process is to be replaced")
+        if self._hang:
+            raise HandlersHang(f"{self._hang}; the process is to be replaced")
 
     async def _put_schedules(self, subscription: QueueSubscription) -> None:
         """Have the node keep the schedules of the tasks. A node that refuses one keeps no worker
@@ -432,7 +432,7 @@ class Worker:
                 await self._completion.complete(leased, outcome, began_at)
             else:
                 outcome = await self._traced_attempt(hook.active, leased, began_at)
-            self._check_threads()
+            self._check_threads(leased)
             is_done = isinstance(outcome, Done)
         except Exception as exc:  # no error of one job ends its worker
             await self._completion.fail(leased, exc, began_at)
@@ -445,11 +445,18 @@ class Worker:
             self._fill()
         return is_done
 
-    def _check_threads(self) -> None:
+    def _check_threads(self, leased: LeasedJob) -> None:
         """Handlers that hang have their threads to themselves: the worker ends before there are
-        more of them than slots."""
-        if self._threads.left_behind >= self._slots and not self._draining.is_set():
-            self._is_hung = True
+        more of them than slots, or at the first one where its task wants that."""
+        if self._draining.is_set():
+            return
+        if leased.is_hung:
+            job = f"job {leased.message.id} of {leased.subscription.queue}"
+            self._hang = f"the handler of {job} did not end after its time-out"
+            log.error("a handler does not end after its time-out: task=%s", leased.task.name)
+            self.drain()
+        elif self._threads.left_behind >= self._slots:
+            self._hang = f"{self._slots} handlers did not end after their time-out"
             log.error("handlers do not end after their time-out: threads=%d", self._slots)
             self.drain()
 

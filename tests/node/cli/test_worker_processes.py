@@ -176,6 +176,36 @@ def test_a_worker_that_dies_is_started_again(run: Run, folder: Folder, name: str
     assert ended == ["exit code 9"]
 
 
+HANGS = """
+from millpond.jobs import task
+
+@task(timeout=0.3, on_hang="kill", attempts=2)
+def hang(payload):
+    note(payload)
+    if Path("noted").read_text().count(payload) == 1:
+        while True:
+            time.sleep(60)
+"""
+
+
+def test_a_worker_whose_handler_hangs_ends_with_a_code_of_its_own_and_is_replaced(
+    run: Run, folder: Folder, name: str
+) -> None:
+    (folder.path / "tasks.py").write_text(TASKS + HANGS)
+    assert run("jobs", "put", name, '"first"').code == 0
+    with folder.start("tasks:hang", "--queue", name) as workers:
+        assert workers.process.wait(LIMIT_S) == 7
+    assert "did not end after its time-out; the process is to be replaced" in workers.told
+    assert "and the handler hung" in workers.told
+    assert run("jobs", "put", name, '"second"').code == 0
+    with folder.start("tasks:hang", "--queue", name, "--processes", "2") as workers:
+        workers.until(lambda: len(workers.noted) == 4)
+        workers.until(lambda: workers.told.count(": ready") == 3)
+        assert workers.end() == 0
+    assert "worker process ended, as a handler hung: number=" in workers.told
+    assert sorted(word for _, word in workers.noted) == ["first"] * 2 + ["second"] * 2
+
+
 def test_ctrl_c_of_a_terminal_reaches_all_and_drains_them(
     run: Run, folder: Folder, name: str
 ) -> None:
