@@ -185,6 +185,10 @@ def hang(payload):
     if Path("noted").read_text().count(payload) == 1:
         while True:
             time.sleep(60)
+
+@task(timeout=0.3, attempts=1)
+def fill(payload):
+    time.sleep(600)
 """
 
 
@@ -204,6 +208,18 @@ def test_a_worker_whose_handler_hangs_ends_with_a_code_of_its_own_and_is_replace
         assert workers.end() == 0
     assert "worker process ended, as a handler hung: number=" in workers.told
     assert sorted(word for _, word in workers.noted) == ["first"] * 2 + ["second"] * 2
+
+
+def test_a_worker_whose_threads_all_hang_ends_and_does_not_wait_for_them(
+    run: Run, folder: Folder, name: str
+) -> None:
+    (folder.path / "tasks.py").write_text(TASKS + HANGS)
+    assert run("jobs", "put", name, "1").code == 0
+    words = ("tasks:fill", "--queue", name, "--concurrency", "1", "--json")
+    with folder.start(*words) as workers:
+        assert workers.process.wait(LIMIT_S) == 7
+    last = json.loads(workers.told.splitlines()[-1])
+    assert (last["code"], last["exit_status"]) == ("hung", 7)
 
 
 def test_ctrl_c_of_a_terminal_reaches_all_and_drains_them(
