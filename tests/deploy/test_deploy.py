@@ -255,35 +255,3 @@ def make_tokens(data: Path, tokens: Path) -> None:
     programs = Path(os.sys.executable).parent  # type: ignore[attr-defined]
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"
     subprocess.run(script, env=environment(PATH=path), timeout=120, check=True)
-
-
-def works(engine: str) -> bool:
-    """The program can run containers: its daemon is there, if it has one."""
-    return subprocess.run([engine, "info"], capture_output=True, check=False).returncode == 0
-
-
-@pytest.mark.full
-def test_the_image_builds_and_runs(tmp_path: Path) -> None:
-    found = (shutil.which(name) for name in ("docker", "podman"))
-    docker = next((each for each in found if each is not None and works(each)), None)
-    if docker is None:
-        pytest.skip("neither docker nor podman works here")
-    tag = f"millpond-test-{os.getpid()}"
-    build = [docker, "build", "-f", DEPLOY / "Dockerfile", "-t", tag, ROOT]
-    subprocess.run(build, timeout=900, check=True)
-    try:
-        memory = ["serve", "--memory", "--p2p", "127.0.0.1:7400", "--http", "127.0.0.1:7404"]
-        run = [docker, "run", "--detach", "--network", "none", tag, *memory]
-        name = subprocess.run(run, capture_output=True, text=True, check=True).stdout.strip()
-        try:
-            inside = [docker, "exec", name, "millpond"]
-            for words in (("put", "c", "hello"), ("doctor",)):
-                subprocess.run([*inside, *words], timeout=120, check=True)
-            stop = subprocess.run([docker, "stop", "--time", "30", name], timeout=90, check=True)
-            assert stop.returncode == 0
-            shown = [docker, "inspect", "--format", "{{.State.ExitCode}}", name]
-            assert subprocess.run(shown, capture_output=True, check=True).stdout.strip() == b"0"
-        finally:
-            subprocess.run([docker, "rm", "--force", name], capture_output=True, check=False)
-    finally:
-        subprocess.run([docker, "rmi", tag], capture_output=True, check=False)

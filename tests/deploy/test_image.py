@@ -1,0 +1,254 @@
+"""The image of deploy/Dockerfile, built and run where this machine has programs for it.
+
+Docker is used where its daemon answers, else buildah builds and podman runs. A machine without
+them, without the base image, or whose kernel starts no container skips, and says why.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from tests.node.processes import ROOT, command, environment
+
+pytestmark = pytest.mark.full
+
+DOCKERFILE = ROOT / "deploy" / "Dockerfile"
+GUIDE = ROOT / "docs" / "guides" / "deployment.md"
+USER = 10001
+PORTS = (7400, 7404)
+PULL_S = 300.0
+BUILD_S = 900.0
+COMMAND_S = 120.0
+READY_S = 120.0
+STOP_S = 30
+"""The guide gives a node so long to end; the engine kills it then, and its exit code is 137."""
+
+Done = subprocess.CompletedProcess[str]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Programs that build images and run containers."""
+
+    run: str
+    build: tuple[str, ...]
+    publishes: bool = False
+    """Whether ports of containers can be reached from this machine."""
+
+    def tried(self, *words: str, limit_s: float = COMMAND_S, input: str | None = None) -> Done:
+        return tried(self.run, *words, limit_s=limit_s, input=input)
+
+    def do(self, *words: str, limit_s: float = COMMAND_S, input: str | None = None) -> str:
+        """The standard output of a command that succeeds."""
+        done = self.tried(*words, limit_s=limit_s, input=input)
+        assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+        return done.stdout.strip()
+
+    def size(self, image: str) -> int:
+        """The bytes of all layers, as they are unpacked."""
+        return int(self.do("image", "inspect", "--format", "{{.Size}}", image))
+
+
+def tried(*words: str, limit_s: float = COMMAND_S, input: str | None = None) -> Done:
+    """Run a command to its end. One that takes too long is killed, and has failed."""
+    try:
+        return subprocess.run(
+            words, capture_output=True, text=True, timeout=limit_s, input=input, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Done(words, 124, "", f"{words[0]} took longer than {limit_s} s")
+
+
+def last_line(done: Done) -> str:
+    return (done.stderr.strip() or done.stdout.strip() or "no reason given").splitlines()[-1]
+
+
+def find_engine() -> Engine:
+    docker, podman, buildah = (shutil.which(name) for name in ("docker", "podman", "buildah"))
+    reasons = []
+    if docker is not None:
+        told = tried(docker, "version", "--format", "{{.Server.Version}}")
+        if told.returncode == 0:
+            return Engine(docker, (docker, "build"))
+        reasons.append(f"docker: {last_line(told)}")
+    if podman is not None and buildah is not None:
+        told = tried(podman, "info")
+        if told.returncode == 0:
+            # Its own format has no health checks. chroot needs no cgroups, and has the network.
+            how = ("--format", "docker", "--isolation", "chroot", "--layers=false")
+            return Engine(podman, (buildah, "build", *how))
+        reasons.append(f"podman: {last_line(told)}")
+    pytest.skip("; ".join(reasons) or "neither docker nor buildah and podman are installed")
+
+
+def base_image() -> str:
+    """The image that the node's is made from, which is also that of the stage before."""
+    bases: list[str] = re.findall(r"^FROM (\S+)", DOCKERFILE.read_text(), re.MULTILINE)
+    assert len(set(bases)) == 1, "they share their layers"
+    return bases[0]
+
+
+@contextmanager
+def having(engine: Engine, base: str) -> Iterator[None]:
+    """The base image is here; one that was pulled for it is removed again."""
+    is_here = engine.tried("image", "inspect", base).returncode == 0
+    if not is_here:
+        pulled = engine.tried("pull", base, limit_s=PULL_S)
+        if pulled.returncode != 0:
+            pytest.skip(f"{base} is not here and cannot be pulled: {last_line(pulled)}")
+    try:
+        yield
+    finally:
+        if not is_here:
+            engine.tried("rmi", base)
+
+
+@dataclass(frozen=True)
+class Image:
+    engine: Engine
+    name: str
+    base: str
+
+
+@pytest.fixture(scope="module")
+def image() -> Iterator[Image]:
+    """The built image. It is removed at the end, as all that the tests make."""
+    engine, base = find_engine(), base_image()
+    with having(engine, base):
+        # A machine that starts no container shows it with the base: a fault of ours does not skip.
+        true = ("--entrypoint", "true", base)
+        started = engine.tried("run", "--rm", "--network", "none", *true)
+        if started.returncode != 0:
+            pytest.skip(f"{engine.run} starts no container here: {last_line(started)}")
+        port = ("--publish", f"127.0.0.1::{PORTS[0]}")
+        published = engine.tried("run", "--rm", *port, *true).returncode == 0
+        engine = Engine(engine.run, engine.build, published)
+        name = f"millpond-test-{uuid4().hex}"
+        try:
+            words = ("--file", str(DOCKERFILE), "--tag", name, str(ROOT))
+            built = tried(*engine.build, *words, limit_s=BUILD_S)
+            assert built.returncode == 0, (built.stdout + built.stderr)[-4000:]
+            yield Image(engine, name, base)
+        finally:
+            engine.tried("rmi", "--force", name)
+
+
+@pytest.fixture
+def volume(image: Image) -> Iterator[str]:
+    name = f"millpond-test-{uuid4().hex}"
+    image.engine.do("volume", "create", name)
+    try:
+        yield name
+    finally:
+        image.engine.tried("volume", "rm", "--force", name)
+
+
+@dataclass(frozen=True)
+class Container:
+    engine: Engine
+    name: str
+    token: Path
+    """A file on this machine; the container has a copy in the same place below its /tmp."""
+
+    def inside(self, *words: str, input: str | None = None) -> str:
+        return self.engine.do("exec", "--interactive", self.name, *words, input=input)
+
+    def inspect(self, what: str) -> str:
+        return self.engine.do("inspect", "--format", f"{{{{{what}}}}}", self.name)
+
+    def logs(self) -> str:
+        told = self.engine.tried("logs", self.name)
+        return told.stdout + told.stderr
+
+    def millpond(self, *words: str) -> str:
+        """A command for the node, through the published port, else within the container."""
+        if not self.engine.publishes:
+            return self.inside("millpond", *words, "--token-file", f"/tmp/{self.token.name}")
+        # "127.0.0.1:49153"
+        where = self.engine.do("port", self.name, f"{PORTS[0]}/tcp").splitlines()[0]
+        there = ("--connect", f"tcp://{where}", "--token-file", str(self.token))
+        done = command(*words, *there, env=environment())
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stdout.decode().strip()
+
+    def is_healthy(self) -> bool:
+        """By the check of the image: Docker runs it by itself, podman when it is told to."""
+        if Path(self.engine.run).name == "podman":
+            return self.engine.tried("healthcheck", "run", self.name).returncode == 0
+        return self.inspect(".State.Health.Status") == "healthy"
+
+    def wait_until_healthy(self) -> None:
+        end = time.monotonic() + READY_S
+        while not self.is_healthy():
+            assert self.inspect(".State.Running") == "true", self.logs()
+            assert time.monotonic() < end, self.logs()
+            time.sleep(0.5)
+
+
+@contextmanager
+def running(image: Image, volume: str, token: Path) -> Iterator[Container]:
+    """A node with its data in the volume, started as in the guide."""
+    engine, name = image.engine, f"millpond-test-{uuid4().hex}"
+    reached = tuple(word for port in PORTS for word in ("--publish", f"127.0.0.1::{port}"))
+    network = reached if engine.publishes else ("--network", "none")
+    try:
+        engine.do("run", "--detach", "--name", name, "--volume", f"{volume}:/data",
+                  *network, image.name)  # fmt: skip
+        node = Container(engine, name, token)
+        node.wait_until_healthy()
+        copy = f"umask 077; cat > /tmp/{token.name}"
+        node.inside("sh", "-c", copy, input=token.read_text())
+        yield node
+    finally:
+        engine.tried("rm", "--force", "--volumes", name)
+
+
+def stop(node: Container) -> None:
+    """SIGTERM. The node ends by itself, in its time."""
+    began = time.monotonic()
+    node.engine.do("stop", "-t", str(STOP_S), node.name)
+    assert time.monotonic() - began < STOP_S
+    assert node.inspect(".State.ExitCode") == "0", node.logs()
+
+
+def test_the_image_is_small(image: Image) -> None:
+    """The guide names what it has beside its base."""
+    (most,) = re.findall(r"at most (\d+) MB\s+more\s+than\s+its\s+base", GUIDE.read_text("utf-8"))
+    more = image.engine.size(image.name) - image.engine.size(image.base)
+    assert 0 < more <= int(most) * 1_000_000
+
+
+def test_a_node_that_others_reach_needs_rules(image: Image, volume: str) -> None:
+    run = ("run", "--rm", "--network", "none", "--volume", f"{volume}:/data", image.name)
+    refused = image.engine.tried(*run)
+    assert refused.returncode == 2 and "access" in refused.stderr, refused
+
+
+def test_a_node_keeps_its_data_and_drains(image: Image, volume: str, tmp_path: Path) -> None:
+    new = "umask 077; millpond token new --data /data --rights all --note client"
+    mounted = ("--network", "none", "--volume", f"{volume}:/data", "--entrypoint", "sh")
+    token = tmp_path / "client.token"
+    token.touch(mode=0o600)
+    token.write_text(image.engine.do("run", "--rm", *mounted, image.name, "-c", new))
+
+    with running(image, volume, token) as node:
+        status = node.inside("cat", "/proc/1/status")
+        assert re.search(rf"^Uid:(\s+{USER}){{4}}$", status, re.MULTILINE), status
+        assert re.search(r"^CapEff:\s+0+$", status, re.MULTILINE), status
+        node.millpond("put", "chat/1", "first")
+        node.millpond("put", "chat/1", "second")
+        assert node.millpond("recv", "chat/1", "--timeout", "30") == "first"
+        stop(node)
+    with running(image, volume, token) as node:
+        assert node.millpond("recv", "chat/1", "--timeout", "30") == "second", "what was left"
+        stop(node)
