@@ -54,6 +54,11 @@ class Engine:
         assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
         return done.stdout.strip()
 
+    def once(self, *words: str) -> Done:
+        """`run`, to its end. The container is removed also when it does not end in time."""
+        with container_name(self) as name:
+            return self.tried("run", "--name", name, *words)
+
     def size(self, image: str) -> int:
         """The bytes of all layers, as they are unpacked."""
         return int(self.do("image", "inspect", "--format", "{{.Size}}", image))
@@ -71,6 +76,16 @@ def tried(*words: str, limit_s: float = COMMAND_S, input: str | None = None) -> 
 
 def last_line(done: Done) -> str:
     return (done.stderr.strip() or done.stdout.strip() or "no reason given").splitlines()[-1]
+
+
+@contextmanager
+def container_name(engine: Engine) -> Iterator[str]:
+    """A name for one container, which is removed with its own volumes."""
+    name = f"millpond-test-{uuid4().hex}"
+    try:
+        yield name
+    finally:
+        engine.tried("rm", "--force", "--volumes", name)
 
 
 def find_engine() -> Engine:
@@ -127,11 +142,11 @@ def image() -> Iterator[Image]:
     with having(engine, base):
         # A machine that starts no container shows it with the base: a fault of ours does not skip.
         true = ("--entrypoint", "true", base)
-        started = engine.tried("run", "--rm", "--network", "none", *true)
+        started = engine.once("--network", "none", *true)
         if started.returncode != 0:
             pytest.skip(f"{engine.run} starts no container here: {last_line(started)}")
         port = ("--publish", f"127.0.0.1::{PORTS[0]}")
-        published = engine.tried("run", "--rm", *port, *true).returncode == 0
+        published = engine.once(*port, *true).returncode == 0
         engine = Engine(engine.run, engine.build, published)
         name = f"millpond-test-{uuid4().hex}"
         try:
@@ -198,19 +213,17 @@ class Container:
 @contextmanager
 def running(image: Image, volume: str, token: Path) -> Iterator[Container]:
     """A node with its data in the volume, started as in the guide."""
-    engine, name = image.engine, f"millpond-test-{uuid4().hex}"
+    engine = image.engine
     reached = tuple(word for port in PORTS for word in ("--publish", f"127.0.0.1::{port}"))
     network = reached if engine.publishes else ("--network", "none")
-    try:
-        engine.do("run", "--detach", "--name", name, "--volume", f"{volume}:/data",
-                  *network, image.name)  # fmt: skip
+    with container_name(engine) as name:
+        mounted = ("--volume", f"{volume}:/data")
+        engine.do("run", "--detach", "--name", name, *mounted, *network, image.name)
         node = Container(engine, name, token)
         node.wait_until_healthy()
         copy = f"umask 077; cat > /tmp/{token.name}"
         node.inside("sh", "-c", copy, input=token.read_text())
         yield node
-    finally:
-        engine.tried("rm", "--force", "--volumes", name)
 
 
 def stop(node: Container) -> None:
@@ -229,8 +242,7 @@ def test_the_image_is_small(image: Image) -> None:
 
 
 def test_a_node_that_others_reach_needs_rules(image: Image, volume: str) -> None:
-    run = ("run", "--rm", "--network", "none", "--volume", f"{volume}:/data", image.name)
-    refused = image.engine.tried(*run)
+    refused = image.engine.once("--network", "none", "--volume", f"{volume}:/data", image.name)
     assert refused.returncode == 2 and "access" in refused.stderr, refused
 
 
@@ -239,7 +251,9 @@ def test_a_node_keeps_its_data_and_drains(image: Image, volume: str, tmp_path: P
     mounted = ("--network", "none", "--volume", f"{volume}:/data", "--entrypoint", "sh")
     token = tmp_path / "client.token"
     token.touch(mode=0o600)
-    token.write_text(image.engine.do("run", "--rm", *mounted, image.name, "-c", new))
+    made = image.engine.once(*mounted, image.name, "-c", new)
+    assert made.returncode == 0, made.stderr
+    token.write_text(made.stdout)
 
     with running(image, volume, token) as node:
         status = node.inside("cat", "/proc/1/status")
