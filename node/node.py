@@ -303,13 +303,13 @@ class Node:
         return None if found is None else found.url
 
     def _choose_store(self, disk: Disk) -> DurableStore | MemoryStore | RedisStore:
+        if self.durability is Durability.MEMORY and not self.config.store:
+            return MemoryStore()
         around = LoopRuntime(self.clock.now, self._rng)
         if self.config.store:
             from millpond.node.redis_store import make_redis_store
 
             return make_redis_store(self.config, around, self._durability_of)
-        if self.durability is Durability.MEMORY:
-            return MemoryStore()
         folder = Path(self.config.data)
         return DurableStore(folder, disk, self.config.store_settings, around, self._durability_of)
 
