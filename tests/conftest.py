@@ -50,6 +50,7 @@ PARTS = {
         ),
         "package",
     ),
+    HERE / "node" / "cli" / "test_worker_processes.py": "package",
     HERE / "test_workers.py": "package",
     HERE / "suites": "http",
     HERE / "interop": "http",

@@ -206,7 +206,7 @@ def test_tab_completes_with_whom_to_talk(pair: Pair) -> None:
         alices.type("\r")
         alices.expect("--- bob is online")
         alices.type("/\t")
-        alices.expect("/group   /help   /invite   /last")
+        alices.expect("/file   /group   /help   /invite")
         alices.expect("/save   /search   /to bob   /verify")
         alices.type("\x15\x04")
         assert alices.left() == 0

@@ -211,6 +211,8 @@ async def test_who_fails_to_hear_a_report_is_told_again(
         await until(lambda: here.outbox.queued(bob.public) == 0)
         assert await read(there, b"notes") == [b"once"]
         assert await remaining(there, b"notes") == []
-    # Where the processors are busy, the receipt is there before it is told again.
+    # Where the processors are busy, the receipt is there before it is told again, or right after.
     assert received[0] == DeliveryStatus.SENT
-    assert received[1:] in ([DeliveryStatus.SENT], [DeliveryStatus.DELIVERED])
+    again, *rest = received[1:]
+    assert again in (DeliveryStatus.SENT, DeliveryStatus.DELIVERED)
+    assert rest in ([], [DeliveryStatus.DELIVERED])
