@@ -207,7 +207,7 @@ def test_tab_completes_with_whom_to_talk(pair: Pair) -> None:
         alices.expect("--- bob is online")
         alices.type("/\t")
         alices.expect("/file   /group   /help   /invite")
-        alices.expect("/save   /search   /to bob   /verify")
+        alices.expect("/save   /search   /to bob")
         alices.type("\x15\x04")
         assert alices.left() == 0
 
