@@ -27,6 +27,14 @@ from millpond.node.peers.file_format import (
 if TYPE_CHECKING:
     from millpond.node.client.channel import Channel
 
+CHECK_S = 60.0
+STORED_CHECK_S = 600.0
+"""A file at a relay is offered there again so often, as long as nothing is heard of it."""
+PUSHED_S = 10.0
+"""A recipient does not fetch what it got a part of so recently."""
+FETCH_AFTER_S = 2.0
+TOO_MANY = "too many files are on their way already"
+NOT_OFFERED = "it was not fetched in time"
 ANSWERED_WITHIN_S = 60.0
 TURN_S = 60.0
 """Of the transfers that go on at once, one that takes longer goes to the end of the line."""

@@ -22,8 +22,14 @@ import msgspec
 from millpond.actors.errors import Malformed, NotFound, RequestError
 from millpond.node.chat.chunk_transfer import (
     ANSWERED_WITHIN_S,
+    CHECK_S,
+    FETCH_AFTER_S,
     NOT_HERE,
+    NOT_OFFERED,
     PROBLEMS,
+    PUSHED_S,
+    STORED_CHECK_S,
+    TOO_MANY,
     ChunkTransfer,
     IncomingFile,
     Progress,
@@ -48,16 +54,8 @@ from millpond.node.peers.identity import peer_id
 
 log = logging.getLogger(__name__)
 
-CHECK_S = 60.0
-STORED_CHECK_S = 600.0
-"""A file at a relay is offered there again so often, as long as nothing is heard of it."""
-PUSHED_S = 10.0
-"""A recipient does not fetch what it got a part of so recently."""
-FETCH_AFTER_S = 2.0
 DROPS_MAX = 64
 """The most files that wait to be removed at relays."""
-TOO_MANY = "too many files are on their way already"
-NOT_OFFERED = "it was not fetched in time"
 
 
 class FileTransfers:
