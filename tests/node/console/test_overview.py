@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -23,7 +24,18 @@ from tests.node.chat.chat_client import couple, say
 from tests.node.processes import command_here, environment, serving
 
 OVERVIEW = 17
+USAGE = type(shutil.disk_usage("/"))
 OFF = {**dict.fromkeys(LISTENERS, "off"), "p2p": "127.0.0.1:0", "drain_timeout_s": 0.2}
+
+
+@pytest.fixture(autouse=True)
+def disk_free(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The free bytes of each disk of 100 GiB: findings do not depend on the machine's disk."""
+    free = [50 * 2**30]
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda _folder: USAGE(100 * 2**30, 100 * 2**30 - free[0], free[0])
+    )
+    return free
 
 
 async def test_counters_grow_and_a_disk_that_fails_is_told_in_words(tmp_path: Path) -> None:
@@ -46,6 +58,18 @@ async def test_counters_grow_and_a_disk_that_fails_is_told_in_words(tmp_path: Pa
     assert after["memory"]["used"] < after["memory"]["max"]
     (found,) = failing["findings"]
     assert found["level"] == "bad" and "cannot write (no space)" in found["text"]
+
+
+async def test_little_room_on_the_disk_is_told_before_it_is_full(
+    tmp_path: Path, disk_free: list[int]
+) -> None:
+    async with Node(Config(data=str(tmp_path), **OFF)) as node:  # type: ignore[arg-type]
+        async with connect(f"tcp://{node.listeners['p2p']}", PROBE, window=0) as probe:
+            disk_free[0] = 2**30
+            assert (await probe.admin(OVERVIEW, {}))["findings"] == []
+            disk_free[0] = 892 * 2**20
+            (finding,) = (await probe.admin(OVERVIEW, {}))["findings"]
+    assert finding["level"] == "warn" and finding["text"].startswith("892 MiB are left on the disk")
 
 
 async def test_partitions_are_not_counted_for_each_overview(
