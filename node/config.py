@@ -30,6 +30,7 @@ from millpond.node.client.url import parse_url
 from millpond.node.config_rules import ChannelRule as ChannelRule
 from millpond.node.config_rules import ConfigError as ConfigError
 from millpond.node.config_rules import RuleTable, StreamRule, durability_of
+from millpond.node.credentials import hide_credentials
 from millpond.node.ip import ip_of, is_loopback
 from millpond.node.replica.interface import ReplicaSettings
 from millpond.node.units import byte_count, duration_s
@@ -134,6 +135,14 @@ def _check_addresses(config: Config) -> None:
             parse_url(url)
         except ValueError as exc:
             raise ConfigError(f"addresses: {exc}") from exc
+    for each in config.via:
+        head, _, url = each.partition("@")
+        if "://" not in each:
+            continue  # the name of a peer
+        try:
+            parse_url(each if "://" in head else url)
+        except ValueError as exc:
+            raise ConfigError(f"via: {exc}") from exc
 
 
 def _check_discovery(config: Config) -> None:
@@ -163,8 +172,9 @@ def _check_discovery(config: Config) -> None:
 
 def _check_webhooks(config: Config) -> None:
     url = config.public_url
-    if url and re.fullmatch(r"https?://[!-.0-~]+", url.rstrip("/")) is None:
-        raise ConfigError(f"public_url: {url!r} is no URL like https://mill.example")
+    if url and re.fullmatch(r"https?://[!-.0-?A-~]+", url.rstrip("/")) is None:
+        shown = hide_credentials(repr(url))
+        raise ConfigError(f"public_url: {shown} is no URL like https://mill.example")
 
 
 def _check_browsers(config: Config) -> None:
@@ -193,7 +203,8 @@ def _frozen_dataclass(cls: type[T]) -> type[T]:
         self.__post_init__()
 
     def repr_(self: Any) -> str:
-        return f"{cls.__name__}({', '.join(f'{k}={v!r}' for k, v in self.__dict__.items())})"
+        text = ", ".join(f"{k}={hide_credentials(repr(v))}" for k, v in self.__dict__.items())
+        return f"{cls.__name__}({text})"
 
     def eq(self: Any, other: object) -> object:
         if type(other) is not type(self):

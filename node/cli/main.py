@@ -134,8 +134,14 @@ def _run(words: list[str]) -> int:
     parser, commands = _empty_parser()
     if "_ARGCOMPLETE" in os.environ:
         _complete(parser, commands)
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
+    elif words == ["version"]:
+        words = ["--version"]
     wanted = words[0] if words and words[0] in COMMANDS else None
     if wanted is None:
+        if words and words[0].startswith("-"):
+            _refuse_options_first(parser, words)
         for name in COMMANDS:
             commands.add_parser(name)
         return _without_command(parser, parser.parse_args(words))
@@ -190,6 +196,14 @@ def _without_command(parser: argparse.ArgumentParser, args: argparse.Namespace) 
         parser.print_help(sys.stderr)
         return ExitCode.USAGE
     parser.error(f"{args.command}: options of a command come after it")
+
+
+def _refuse_options_first(parser: argparse.ArgumentParser, words: list[str]) -> None:
+    """Raises WrongArguments for `millpond --connect URL ping`."""
+    at = next((index for index, word in enumerate(words) if word in COMMANDS), None)
+    if at is not None and not {"--help", "-h", "--version"} & set(words[:at]):
+        told = " ".join(["millpond", words[at], *words[:at]])
+        parser.error(f"the options of a command come after it: {told}")
 
 
 def _end(error: BaseException, words: list[str]) -> int:

@@ -8,6 +8,22 @@ from typing import Any, NoReturn
 
 from millpond.node.cli.exit_codes import WrongArguments
 
+OTHER_WORDS = {
+    **dict.fromkeys(("publish", "pub", "send", "produce", "enqueue"), "put"),
+    **dict.fromkeys(("receive", "subscribe", "sub", "consume", "pull"), "recv"),
+    **dict.fromkeys(("start", "run", "node", "daemon"), "serve"),
+    **dict.fromkeys(("status", "stats"), "info"),
+    **dict.fromkeys(("request", "call"), "ask"),
+    **dict.fromkeys(("delete", "remove", "del"), "rm"),
+    **dict.fromkeys(("describe", "get", "view"), "show"),
+    **dict.fromkeys(("queue", "queues", "job"), "jobs"),
+    **dict.fromkeys(("worker",), "work"),
+    **dict.fromkeys(("check", "diagnose"), "doctor"),
+    **dict.fromkeys(("monitor", "watch"), "top"),
+    **dict.fromkeys(("logs", "log"), "events"),
+}
+"""Words of other tools for commands of this one."""
+
 
 class CommandParser(argparse.ArgumentParser):
     """A parser that answers a wrong argument with one line of usage and the nearest right word."""
@@ -28,6 +44,8 @@ class CommandParser(argparse.ArgumentParser):
         if is_command and value not in (action.choices or ()):
             known = list(action.choices or ())
             hint = nearest(str(value), known) or f"expected one of: {', '.join(known)}"
+            if (other := OTHER_WORDS.get(str(value))) in known:
+                hint = f"did you mean {other}?"
             self.error(f"there is no command {value!r}", hint)
         super()._check_value(action, value)
 

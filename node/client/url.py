@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from millpond.node.credentials import hide_credentials
 from millpond.node.ip import is_loopback
 from millpond.node.tls.pins import key_pin_of, parse_key_pin
 
@@ -36,23 +37,30 @@ class Address(msgspec.Struct, frozen=True):
 
 def parse_url(url: str) -> Address:
     """Read `scheme://host[:port][#pin]`; ValueError says what is wrong with anything else."""
-    parts = urlsplit(url)
+    shown = hide_credentials(repr(url))
+    try:
+        parts = urlsplit(url)
+    except ValueError as exc:
+        raise ValueError(f"{shown}: {exc}") from exc
     if parts.scheme not in PORTS:
-        raise ValueError(f"{url!r}: the scheme must be one of {', '.join(PORTS)}")
+        raise ValueError(f"{shown}: the scheme must be one of {', '.join(PORTS)}")
     if not parts.hostname:
-        raise ValueError(f"{url!r}: no host")
+        raise ValueError(f"{shown}: no host")
     if parts.username is not None or parts.query or parts.path not in ("", "/"):
-        raise ValueError(f"{url!r}: only scheme://host:port is allowed")
+        raise ValueError(f"{shown}: only scheme://host:port is allowed")
     secure = parts.scheme in SECURE
     if parts.fragment and not secure:
-        raise ValueError(f"{url!r}: a pin needs tls:// or wss://")
+        raise ValueError(f"{shown}: a pin needs tls:// or wss://")
     try:
         parts.hostname.encode("idna")
     except UnicodeError as exc:
-        raise ValueError(f"{url!r}: not a host name: {exc}") from exc
-    port = PORTS[parts.scheme] if parts.port is None else parts.port
+        raise ValueError(f"{shown}: not a host name: {exc}") from exc
+    try:
+        port = PORTS[parts.scheme] if parts.port is None else parts.port
+    except ValueError:
+        raise ValueError(f"{shown}: the port must be a number up to 65535") from None
     if port == 0:
-        raise ValueError(f"{url!r}: port 0 cannot be dialled")
+        raise ValueError(f"{shown}: port 0 cannot be dialled")
     key_pin = parse_key_pin(parts.fragment) if parts.fragment else None
     return Address(parts.hostname, port, parts.scheme in ("ws", "wss"), secure, key_pin)
 
@@ -64,9 +72,10 @@ def parse_urls(urls: str) -> tuple[Address, ...]:
     """
     addresses = tuple(parse_url(url.strip()) for url in urls.split(","))
     if len(set(addresses)) < len(addresses):
-        raise ValueError(f"{urls!r}: an address is named twice")
+        raise ValueError(f"{hide_credentials(repr(urls))}: an address is named twice")
     if len(addresses) > ADDRESSES_MAX:
-        raise ValueError(f"{urls!r}: there may be {ADDRESSES_MAX} addresses at most")
+        shown = hide_credentials(repr(urls))
+        raise ValueError(f"{shown}: there may be {ADDRESSES_MAX} addresses at most")
     return addresses
 
 

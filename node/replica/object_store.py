@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 from millpond.node.atomic_files import sync_folder, write_new
+from millpond.node.credentials import hide_credentials
 from millpond.node.replica.errors import (
     BadAddress,
     NoObject,
@@ -74,18 +75,22 @@ class ObjectStore(Protocol):
 
 def open_object_store(url: str) -> ObjectStore:
     """The object store at an address. Raises BadAddress."""
-    parts = urlsplit(url)
+    shown = hide_credentials(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as exc:
+        raise BadAddress(f"{shown}: {exc}") from exc
+    if parts.username or parts.password or "@" in parts.netloc or parts.query:
+        raise BadAddress("credentials are not part of an address: the environment has them")
     if parts.scheme not in SCHEMES:
         known = ", ".join(f"{each}://" for each in SCHEMES)
-        raise BadAddress(f"{url}: the address of a replica begins with one of {known}")
-    if parts.username or parts.password or parts.query:
-        raise BadAddress("credentials are not part of an address: the environment has them")
+        raise BadAddress(f"{shown}: the address of a replica begins with one of {known}")
     if parts.scheme == FOLDER_SCHEME:
         if parts.netloc or not parts.path.startswith("/"):
-            raise BadAddress(f"{url}: the address of a folder is file:///path")
+            raise BadAddress(f"{shown}: the address of a folder is file:///path")
         return FolderObjects(Path(unquote(parts.path)))
     if not parts.netloc:
-        raise BadAddress(f"{url}: it names no bucket")
+        raise BadAddress(f"{shown}: it names no bucket")
     return CloudObjects(url)
 
 

@@ -13,6 +13,7 @@ from millpond.actors.channels.settings import EmptyPolicy
 from millpond.actors.messages import Durability, Mode
 from millpond.node.cli.main import main
 from millpond.node.config import ChannelRule, Config, ConfigError, channel_rules, load_config
+from millpond.node.credentials import hide_credentials
 from millpond.node.webhooks.services import webhook_policy
 
 
@@ -129,6 +130,51 @@ def test_a_channel_rule_gives_a_durability_that_the_node_can_keep():
 def test_a_rule_that_cannot_be_read_is_refused(text: str):
     with pytest.raises(ConfigError, match="channel rule"):
         ChannelRule.parse(text)
+
+
+def test_config_show_hides_passwords_unless_asked(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("MILLPOND_STORE", "redis://me:swordfish@host:6379/0?prefix=p")
+    monkeypatch.setenv("MILLPOND_REPLICA", "s3://key:swordfish@bucket/prefix")
+    for words in ([], ["--origin"], ["--json"], ["--json", "--origin"]):
+        assert main(["config", "show", *words]) == 0
+        out, err = capfd.readouterr()
+        assert "redis://me:***@host:6379/0?prefix=p" in out and "s3://key:***@bucket" in out
+        assert "swordfish" not in out + err and "--secrets" in err
+    assert main(["config", "show", "--secrets"]) == 0
+    out, err = capfd.readouterr()
+    assert 'store = "redis://me:swordfish@host:6379/0?prefix=p"' in out and not err
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("redis://me:secret@host:6379/0", "redis://me:***@host:6379/0"),
+        ("redis://:secret@host", "redis://:***@host"),
+        ("redis://secret@host", "redis://***@host"),
+        ("redis://me:se/c@r:et?@host/0", "redis://me:***@host/0"),
+        ("redis://host/0?password=secret&db=1", "redis://host/0?password=***&db=1"),
+        ("tls://host:7400#key-sha256:ab", "tls://host:7400#key-sha256:ab"),
+        ("PEER@tcp://host:7400", "PEER@tcp://host:7400"),
+        ("redis://[::1]:6379/0?prefix=p", "redis://[::1]:6379/0?prefix=p"),
+        ("'tcp://me:secret@h': wrong, and 'tcp://h:1'", "'tcp://me:***@h': wrong, and 'tcp://h:1'"),
+    ],
+)
+def test_credentials_are_hidden_in_any_url(text: str, shown: str):
+    assert hide_credentials(text) == shown
+
+
+def test_a_configuration_in_a_traceback_has_no_password():
+    assert "swordfish" not in repr(Config(store="redis://me:swordfish@host", data="d"))
+
+
+@pytest.mark.parametrize("name", ["addresses", "via", "public_url"])
+def test_addresses_that_others_are_told_have_no_credentials(name: str):
+    scheme = "https" if name == "public_url" else "tcp"
+    with pytest.raises(ConfigError, match=name) as caught:
+        load_config({}, {f"MILLPOND_{name.upper()}": f"{scheme}://me:swordfish@host"}, None)
+    assert "swordfish" not in str(caught.value)
 
 
 def test_config_show_prints_a_file_that_means_the_same(

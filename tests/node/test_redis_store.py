@@ -11,7 +11,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.node.processes import Serving, command, serving
+from tests.node.processes import Serving, command, environment, serving
 from tests.redis_server import RedisServer, needs_redis, redis_server
 
 pytestmark = [needs_redis, pytest.mark.crash]
@@ -63,6 +63,45 @@ def test_the_store_is_shown_where_operators_look(redis: RedisServer, tmp_path: P
         node.process.send_signal(signal.SIGTERM)
         assert node.process.wait(STOP_S) == 0
     assert redis.command("EXISTS", "millpond:owner") == "0"
+
+
+def test_the_password_of_the_store_is_shown_nowhere(tmp_path: Path) -> None:
+    password = "swordfish"
+    user = ("--user", "me", "on", f">{password}", "~*", "&*", "+@all")
+    with redis_server(tmp_path / "redis", *user) as redis:
+        url = f"unix://me:{password}@{redis.socket}"
+        folder = tmp_path / "data"
+        here = environment(MILLPOND_STORE=url, MILLPOND_DATA=str(folder))
+        node_words = ("--data", str(folder), "--http", "127.0.0.1:0", "--log-level", "debug")
+        with serving(*node_words, env=here) as node:
+            at = ("--connect", node.urls["tcp"])
+            run(node, "put", CHANNEL, "text")
+            shown = [json.dumps(node.ready)]
+            for words in (
+                ("info", "--json"),
+                ("events", "--json"),
+                ("doctor", "--json"),
+                ("top", "-n", "1"),
+            ):
+                done = command(*words, *at, env=here)
+                shown += [done.stdout.decode(), done.stderr.decode()]
+            done = command("config", "show", "--origin", "--json", env=here)
+            shown.append(done.stdout.decode())
+            assert json.loads(shown[-1])["store"]["value"] == f"unix://me:***@{redis.socket}"
+            http = f"http://{dict(node.listeners)['http']}"
+            for path in ("/metrics", "/ready"):
+                with urlopen(http + path, timeout=10) as answer:
+                    shown.append(answer.read().decode())
+            assert str(redis.socket) in "".join(shown[:2])
+            node.process.send_signal(signal.SIGTERM)
+            _, log = node.process.communicate(timeout=STOP_S)
+            shown.append(log.decode())
+        files = [each.read_bytes() for each in folder.rglob("*") if each.is_file()]
+        assert files and not any(password.encode() in each for each in files)
+        assert not [each for each in shown if password in each]
+        for wrong in (url.replace("//", "/", 1), url + "x", url.replace(password, f"{password}2")):
+            done = command("serve", *node_words, env=here | {"MILLPOND_STORE": wrong})
+            assert done.returncode != 0 and password.encode() not in done.stderr
 
 
 def test_a_node_stops_in_time_while_redis_does_not_answer(

@@ -5,6 +5,7 @@ It blocks: the store uses it in a thread of its own.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -20,6 +21,8 @@ TIMEOUT_S = 5.0
 PREFIX = "millpond"
 VERSION_MIN = 7
 SCAN_COUNT = 1000
+HIDDEN = "***"
+"""A password that was hidden where it was shown; it is none."""
 SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
 _AWAY = ("LOADING", "MASTERDOWN", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "BUSY")
 """The errors with which a server says that it cannot serve now; nothing was done."""
@@ -47,9 +50,22 @@ class RedisUrl(NamedTuple):
 
 def parse_redis_url(text: str) -> RedisUrl:
     """Raises RedisConfigError."""
-    parts = urlsplit(text)
-    if parts.scheme not in SCHEMES:
-        raise RedisConfigError(f"a store begins with one of: {', '.join(SCHEMES)}")
+    try:
+        parts = urlsplit(text)
+    except ValueError as error:
+        raise RedisConfigError(f"this is no URL: {error}") from None
+    if parts.scheme not in SCHEMES or not text[len(parts.scheme) :].startswith("://"):
+        known = ", ".join(f"{each}://" for each in SCHEMES)
+        raise RedisConfigError(f"a store begins with one of {known}")
+    if parts.password == HIDDEN:
+        raise RedisConfigError(f"its password is {HIDDEN}, as `config show` prints it")
+    try:
+        parts.port  # noqa: B018  it is read here to be checked
+    except ValueError:  # the text of which has what may be a part of a password
+        text = (
+            "the port must be a number; `/`, `?` and `#` in a password are written as %2F, %3F, %23"
+        )
+        raise RedisConfigError(text) from None
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     prefix = query.pop("prefix", PREFIX)
     if not prefix or not prefix.isascii() or any(each in prefix for each in "{} \r\n"):
@@ -117,11 +133,18 @@ def connect_redis(url: RedisUrl) -> RedisConnection:
         if url.is_cluster:
             cluster = redis.RedisCluster.from_url(url.url, **settings)
             return _Connection(cluster, connects)
-        return _Connection(redis.Redis.from_url(url.url, **settings), connects)
+        client = redis.Redis.from_url(url.url, **settings)
     except (redis.RedisError, redis.exceptions.RedisClusterException, OSError) as error:
         raise RedisAway(str(error)) from error
     except ValueError as error:
         raise RedisConfigError(str(error)) from error
+    try:
+        client.connection_pool.make_connection()  # does not connect: it reads the options
+    except (TypeError, ValueError, redis.RedisError) as error:
+        option = re.search(r"argument '(\w+)'", str(error))
+        text = str(error) if option is None else f"its URL has an unknown option: {option[1]}"
+        raise RedisConfigError(text) from error
+    return _Connection(client, connects)
 
 
 class _Connects:

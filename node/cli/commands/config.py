@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import os
+import sys
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,13 @@ from millpond.node.cli.options.data_folder import data_folder
 from millpond.node.cli.output import print_json, print_line
 from millpond.node.config import ChannelRule, ConfigError, LoadedConfig, load_config
 from millpond.node.config_rules import StreamRule
+from millpond.node.credentials import HIDDEN, hide_credentials
 
 EPILOG = """\
 examples:
   millpond config show > millpond.toml      write a file for `millpond serve --config`
   millpond config show --origin             show the origin of each setting
+  millpond config show --secrets            passwords in URLs as well
 
 The order of precedence is: options of `serve`, environment (MILLPOND_<SETTING>), file, defaults.
 """
@@ -41,6 +44,9 @@ def add_parser(subparsers: Any) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    show.add_argument(
+        "--secrets", action="store_true", help=f"print passwords in URLs, not {HIDDEN}"
+    )
     show.add_argument("--origin", action="store_true", help="show the origin of each setting")
     show.add_argument("--config", metavar="FILE", default=os.environ.get("MILLPOND_CONFIG"))
     show.add_argument("--json", action="store_true", help="one JSON object")
@@ -53,6 +59,11 @@ def run(args: argparse.Namespace) -> int:
     except ConfigError as exc:
         raise usage_error(str(exc)) from exc
     values = settings(loaded)
+    if not args.secrets:
+        values, given = {name: _without_secrets(value) for name, value in values.items()}, values
+        if values != given:
+            text = f"millpond: passwords are shown as {HIDDEN}; --secrets prints them"
+            print(text, file=sys.stderr)
     if not loaded.config.data and loaded.config.durability is not Durability.MEMORY:
         loaded.origins["data"] += f": {data_folder(os.environ)}"
     if args.json and args.origin:
@@ -73,6 +84,16 @@ def settings(loaded: LoadedConfig) -> dict[str, Any]:
     """All settings as values of a TOML file."""
     config = loaded.config
     return {each.name: _plain(getattr(config, each.name)) for each in dataclasses.fields(config)}
+
+
+def _without_secrets(value: Any) -> Any:
+    match value:
+        case str():
+            return hide_credentials(value)
+        case list():
+            return [_without_secrets(each) for each in value]
+        case _:
+            return value
 
 
 def _toml(value: Any) -> str:

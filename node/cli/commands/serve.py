@@ -33,6 +33,7 @@ from millpond.node.cli.options.tls import add_listener_options, key_of
 from millpond.node.cli.options.traces import add_traces_option, make_spans
 from millpond.node.cli.output import json_line, write_async
 from millpond.node.config import LISTENERS, OFF, Config, ConfigError, load_config
+from millpond.node.credentials import hide_credentials
 from millpond.node.data_folder import StopTimedOut
 from millpond.node.environment import current_environment, installed_version, loop_time
 from millpond.node.events import EventLog, log_as_events
@@ -263,7 +264,8 @@ def run(args: argparse.Namespace) -> int:
             case RedisStoreError() as exc:
                 raise Failure(f"store: {exc}") from exc
             case ReplicaError() as exc:
-                raise Failure(f"replica {config.replica}: {exc}") from exc
+                shown = hide_credentials(config.replica)
+                raise Failure(f"replica {shown}: {exc}") from exc
         raise
     finally:
         deadline.cancel()

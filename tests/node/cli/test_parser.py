@@ -46,3 +46,33 @@ def test_a_misspelt_word_is_answered_with_the_nearest_one(
     usage, error = capsys.readouterr().err.splitlines()
     assert usage.startswith("usage: millpond")
     assert error.endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["status"], "did you mean info?"),
+        (["publish", "c", "x"], "did you mean put?"),
+        (["subscribe", "c"], "did you mean recv?"),
+        (["topic", "remove", "t"], "did you mean rm?"),
+        (["stream", "describe", "s"], "did you mean show?"),
+        (
+            ["--connect", "tcp://127.0.0.1:1", "ping"],
+            "the options of a command come after it: millpond ping --connect tcp://127.0.0.1:1",
+        ),
+    ],
+)
+def test_words_of_other_tools_are_answered_with_ours(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    usage, error = capsys.readouterr().err.splitlines()
+    assert usage.startswith("usage: millpond")
+    assert error.endswith(said)
+
+
+def test_help_and_version_are_words_as_well(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, option in ((["help", "put"], ["put", "--help"]), (["version"], ["--version"])):
+        assert main(words) == main(option) == 0
+        shown = capsys.readouterr().out
+        assert shown[: len(shown) // 2] == shown[len(shown) // 2 :] != ""

@@ -702,6 +702,22 @@ def test_urls_that_name_no_store(text: str) -> None:
         parse_redis_url(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("redis://me:sec/ret@host:6379/0", "the port must be a number"),
+        ("redis://me:secret@host:port/0", "the port must be a number"),
+        ("redis://me:secret@[::1/0", "no URL"),
+        ("redis://me:***@host/0", "as `config show` prints it"),
+        ("redis://me:secret@127.0.0.1/0?colour=red", "unknown option: colour"),
+    ],
+)
+def test_an_error_of_a_url_names_the_fault_without_the_password(text: str, told: str) -> None:
+    with pytest.raises(RedisConfigError, match=told) as caught:
+        connect_redis(parse_redis_url(text))
+    assert "sec" not in str(caught.value)
+
+
 def test_a_password_is_not_shown() -> None:
     shown = parse_redis_url("rediss://me:secret@host:6380/2?prefix=p&ssl_ca_certs=x").shown
     assert shown == "rediss://host:6380/2?prefix=p"
