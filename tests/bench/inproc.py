@@ -433,6 +433,40 @@ async def http_append(row: str, slices: int, path: bytes, headers: bytes, body: 
     report(row, taken, REPEATS * len(ends))
 
 
+async def http_read(row: str, slices: int, path: bytes, headers: bytes) -> None:
+    """A GET on each of 20 connections, of the only 20 records of a stream of its own."""
+    bench = Bench()
+    ends = [bench.http_connection() for _ in range(20)]
+
+    async def give(requests: list[bytes], wanted: bytes) -> None:
+        for (receive, _), data in zip(ends, requests, strict=True):
+            receive(data)
+        for _ in range(50):
+            bench.run_pass()
+            await asyncio.sleep(0)
+            if all(transport.written for _, transport in ends):
+                break
+        for _, transport in ends:
+            answers = transport.take()
+            assert answers.startswith(b"HTTP/1.1 20") and wanted in answers, answers[:300]
+
+    octets = b"content-type: application/octet-stream\r\n"
+    line = b"%b %b HTTP/1.1\r\nhost: 127.0.0.1\r\n%bcontent-length: %d\r\n\r\n%b"
+    names = [b"s%02d" % i for i in range(len(ends))]
+    await give([line % (b"PUT", b"/v1/stream/" + name, octets, 0, b"") for name in names], b"201")
+    for _ in range(20):
+        made = [(b"POST", b"/v1/stream/" + name, octets, len(BODY), BODY) for name in names]
+        await give([line % each for each in made], b"204")
+    reads = [b"GET %b HTTP/1.1\r\nhost: 127.0.0.1\r\n%b\r\n" % (path % n, headers) for n in names]
+    taken = []
+    for _ in range(slices):
+        began = cpu_ns()
+        for _ in range(REPEATS):
+            await give(reads, BODY)
+        taken.append(cpu_ns() - began)
+    report(row, taken, REPEATS * len(ends))
+
+
 def _frame(frame_type: int, flags: int, stream: int, payload: bytes) -> bytes:
     size = len(payload).to_bytes(3, "big")
     return size + bytes((frame_type, flags)) + stream.to_bytes(4, "big") + payload
@@ -555,6 +589,13 @@ def rows(slices: int) -> Iterator[tuple[str, Callable[[str], Awaitable[object]]]
                 row, fewer, b"/v1/streams/%b/records", records, body
             ),
         )
+    yield "http-get", lambda row: http_read(row, fewer, b"/v1/stream/%b?offset=-1", b"")
+    yield (
+        "s2-get",
+        lambda row: http_read(
+            row, fewer, b"/v1/streams/%b/records?seq_num=0", b"s2-basin: millpond\r\n"
+        ),
+    )
     yield "s2-session", lambda row: s2_session(row, fewer, 1000)
     yield "s2-read", lambda row: s2_session(row, fewer, 1000, reads=True)
 

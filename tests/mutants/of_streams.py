@@ -72,8 +72,8 @@ STREAM_MUTANTS: tuple[Mutant, ...] = (
         "a read beyond the tail waits there",
         Fault.OFFSETS,
         "transports/http/durable/read_page.py",
-        "            begin = min(start, described.info.tail)\n",
-        "            begin = start\n",
+        "    return min(start, info.tail)\n",
+        "    return start\n",
         OFFSETS + "test_a_live_read_beyond_the_tail_delivers_what_comes_next",
     ),
     Mutant(

@@ -1,8 +1,9 @@
-"""Direct requests: one request to one cell, answered without a task.
+"""Direct requests: requests that only need replies of one cell, answered without a task.
 
 A task, its scopes and its passes of the event loop were two thirds of the cost of a small append.
 Where a request came whole, its API gives the message for the cell, and makes the response of the
-cell's reply; it is written when the cell replies, as on the listeners of S3P and P2P.
+cell's reply, or the next message; the response is written when the cell replies, as on the
+listeners of S3P and P2P.
 """
 
 from __future__ import annotations
@@ -65,8 +66,11 @@ class DirectOperation(Protocol):
     ) -> DirectRequest | Response | EncodedResponse:
         """The message for the cell, with this number; or the response if none is needed."""
 
-    def response(self, sent: DirectRequest, reply: CellReply) -> Response | EncodedResponse | None:
-        """The response to a reply. None: nothing was done yet, and a task has to answer."""
+    def response(
+        self, sent: DirectRequest, reply: CellReply
+    ) -> DirectRequest | Response | EncodedResponse | None:
+        """The response to a reply, or the next message for the cell, with the same number. None:
+        nothing was done yet, and a task has to answer."""
 
 
 @runtime_checkable
@@ -184,12 +188,15 @@ class DirectPort(Port):
         if not isinstance(sent, DirectRequest):
             self._respond(sent)
             return
-        self._sent = sent
         stats = services.protocol_stats[LISTENER]
         if self.received_at >= stats.sample_at:
             stats.start_sample(self.received_at)
             self._sampled_at = self.received_at
-        services.batcher.add(
+        self._send(sent)
+
+    def _send(self, sent: DirectRequest) -> None:
+        self._sent = sent
+        self._services.batcher.add(
             sent.cell, self, [sent.request], sent.size_bytes, self._connection.soon
         )
 
@@ -255,17 +262,20 @@ class DirectPort(Port):
             self._fail(Rejection.CRASHED)
 
     def must_wait(self, cell: bytes) -> None:
-        """Nothing: there is one message only."""
+        """Nothing: there is one message at a time."""
 
     def _take_reply(self) -> None:
         sent, reply = self._sent, self._reply
         self._sent = self._reply = None
         if sent is None or reply is None:
             return
+        response = self._route.operation.response(sent, reply)
+        if isinstance(response, DirectRequest):
+            self._send(response)
+            return
         if self._sampled_at:
             stats = self._services.protocol_stats[LISTENER]
             stats.end_sample(self._sampled_at, self._services.now())
-        response = self._route.operation.response(sent, reply)
         if response is not None:
             self._respond(response)
             return

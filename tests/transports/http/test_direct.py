@@ -1,4 +1,4 @@
-"""Appends that are answered without a task: each once, in order, whatever happens meanwhile."""
+"""Requests that are answered without a task: each once, in order, whatever happens meanwhile."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 
 from millpond.actors.store.filesystem import OsFile
 from millpond.node.clock import Clock
+from millpond.transports.http.server.exchange import Exchange
 from millpond.transports.server.memory_budget import CONNECTION_BYTES
 from tests.conformance.gated_disk import GatedDisk
 from tests.node.http.clients import eventually
@@ -67,7 +68,7 @@ async def test_answers_keep_their_order_among_those_that_need_a_task(tmp_path: P
     async with direct_server(data=str(tmp_path)) as server:
         asked = []
         for number in range(6):
-            asked += [append(b"%d" % number), said(b"GET", STREAM + b"?offset=-1")]
+            asked += [append(b"%d" % number), said(b"GET", STREAM + b"?offset=-1&live=long-poll")]
         found = await server.ask(*asked)
         assert [each.status for each in found] == [204, 200] * 6
         assert [each.body for each in found[1::2]] == [b"012345"[:n] for n in range(1, 7)]
@@ -386,6 +387,49 @@ S2_APPENDS = [
     said(b"POST", b"/v1/streams/new/records", RECORD, b"s2-basin: test-basin"),
     said(b"POST", b"/v1/streams/new/records", RECORD, b"s2-basin: test-basin", TEXT),
 ]
+DURABLE_READS = [
+    said(b"GET", STREAM + query, b"x", *headers)
+    for query, headers in (
+        (b"", ()),
+        (b"?offset=-1", ()),
+        (b"?offset=now", ()),
+        (b"?offset=00000000000000000001_0000000000000000", ()),
+        (b"?offset=zero", ()),
+        (b"?offset=-1&offset=-1", ()),
+        (b"?live=other", ()),
+        (b"?live=long-poll", ()),
+        (b"", (b"if-none-match: *",)),
+        (b"/none", ()),
+        (b"/" + b"n" * 513, ()),
+    )
+]
+NEW = b"/v1/streams/new/records"
+OF_BASIN = b"s2-basin: test-basin"
+S2_READS = [
+    said(b"GET", path, b"x", OF_BASIN, *headers)
+    for path, headers in (
+        (NEW + b"?seq_num=0", ()),
+        (NEW + b"?seq_num=0&count=1", (b"s2-format: base64",)),
+        (NEW + b"?seq_num=0", (b"accept: application/protobuf",)),
+        (NEW + b"?seq_num=0&count=0", ()),
+        (NEW + b"?seq_num=0&bytes=1", ()),
+        (NEW + b"?seq_num=0&until=1", ()),
+        (NEW + b"?timestamp=0", ()),
+        (NEW + b"?seq_num=99", ()),
+        (NEW + b"?seq_num=99&clamp=true&wait=0", ()),
+        (NEW, ()),
+        (NEW + b"?seq_num=x", ()),
+        (NEW + b"?seq_num=0&timestamp=0", ()),
+        (NEW + b"?seq_num=0", (b"s2-format: other",)),
+        (NEW + b"?seq_num=0", (b"s2-format: \xff",)),
+        (NEW + b"?seq_num=0", (b"s2-encryption-key: k",)),
+        (b"/v1/streams/none/records?seq_num=0", ()),
+    )
+]
+S2_READS += [
+    said(b"GET", NEW + b"?seq_num=0", b"x"),
+    said(b"GET", NEW + b"?seq_num=0", b"x", b"s2-basin: another-basin"),
+]
 _CHANGING = (
     (re.compile(rb'("seq_num":|"timestamp":|tail is )\d+'), rb"\1N"),
     (re.compile(rb"[^ -~]+"), rb"."),
@@ -401,7 +445,7 @@ def _constant(answer: ParsedResponse) -> tuple[int, dict[str, str], bytes]:
     return answer.status, headers, body
 
 
-@pytest.mark.parametrize("request_", [*DURABLE_APPENDS, *S2_APPENDS])
+@pytest.mark.parametrize("request_", [*DURABLE_APPENDS, *S2_APPENDS, *DURABLE_READS, *S2_READS])
 async def test_a_request_is_answered_alike_with_a_task_and_without(request_: bytes) -> None:
     """A body that comes behind its head is read by a task."""
     async with direct_server() as server:
@@ -424,6 +468,100 @@ async def test_an_accept_header_that_is_no_text_is_answered_in_json() -> None:
         await _ask_for_new(server)
         (answer,) = await server.ask(s2_append(BASIN, b"new", RECORD, b"accept: \xff"))
         assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
+
+
+# Reads.
+
+
+class TaskCount:
+    """The number of requests that a server has given to tasks."""
+
+    def __init__(self, server: DirectServer, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self._serve = server.server.serve_in_task
+        monkeypatch.setattr(server.server, "serve_in_task", self._counted)
+
+    def _counted(self, exchange: Exchange) -> None:
+        self.count += 1
+        self._serve(exchange)
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+async def test_small_reads_need_no_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_kept: bool
+) -> None:
+    told = {"data": str(tmp_path)} if is_kept else {}
+    async with direct_server(**told) as server:
+        await _basin(server)
+        await _ask_for_new(server)
+        await server.ask(append(b"1"), append(b"2"))
+        tasks = TaskCount(server, monkeypatch)
+        first, rest, nothing, batch = await server.ask(
+            said(b"GET", STREAM),
+            said(b"GET", STREAM + b"?offset=now"),
+            said(b"GET", b"/v1/stream/none"),
+            said(b"GET", NEW + b"?seq_num=0", b"", OF_BASIN),
+        )
+        assert (first.body, rest.body, nothing.status) == (b"12", b"", 404)
+        assert [each["body"] for each in msgspec.json.decode(batch.body)["records"]] == ["a"]
+        assert tasks.count == 0
+        waiting = said(b"GET", STREAM + b"?offset=-1&live=long-poll")
+        assert (await server.ask(waiting))[0].body == b"12"
+        assert tasks.count == 1
+
+
+async def test_large_reads_are_left_to_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the sizes of all records tell that, or only the answer does."""
+    async with direct_server() as server:
+        *_, last = await server.ask(*[append(b"s")] * 99)
+        await server.ask(append(b"l" * 2**20))
+        tasks = TaskCount(server, monkeypatch)
+        assert await server.contents() == b"s" * 99 + b"l" * 2**20
+        assert tasks.count == 1
+        at = last.headers["stream-next-offset"].encode()
+        (large,) = await server.ask(said(b"GET", STREAM + b"?offset=" + at))
+        assert large.body == b"l" * 2**20
+        assert large.headers["stream-up-to-date"] == "true"
+        assert tasks.count == 2
+
+
+async def test_a_read_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with direct_server() as server:
+        await _basin(server)
+        await _ask_for_new(server)
+        large = b'{"records":[{"body":"%b"}]}' % (b"l" * 2**17)
+        await server.ask(s2_append(BASIN, b"new", large))
+        tasks, http = TaskCount(server, monkeypatch), server.services.http
+        before, went = http.requests, http.bytes_out
+        found = await server.ask(
+            said(b"GET", NEW + b"?seq_num=0&count=1", b"", OF_BASIN),
+            said(b"GET", NEW + b"?seq_num=0", b"", OF_BASIN),
+            said(b"GET", NEW + b"?seq_num=9", b"", OF_BASIN),
+        )
+        assert [each.status for each in found] == [200, 200, 416], found
+        assert tasks.count == 2
+        assert http.requests == before + 3
+        assert http.bytes_out == went + sum(len(each.body) for each in found)
+        end = int(server.services.now())
+        for figure, value in ((b"read-ops", b",3]"), (b"read-throughput", b",131098]")):
+            path = b"/v1/metrics/%b?set=%b&interval=day&start=%d&end=%d" % (
+                BASIN,
+                figure,
+                end - 60,
+                end,
+            )
+            (told,) = await server.ask(said(b"GET", path))
+            assert told.status == 200 and value in told.body, told
+
+
+async def test_a_read_may_make_its_stream() -> None:
+    making = MAKING.replace(b"create_stream_on_append", b"create_stream_on_read")
+    async with direct_server() as server:
+        await server.ask(said(b"POST", b"/v1/basins", making, JSON))
+        (empty,) = await server.ask(said(b"GET", NEW + b"?seq_num=0", b"", OF_BASIN))
+        assert empty.status == 416, empty
+        (found,) = await server.ask(said(b"GET", b"/v1/streams/new", b"", OF_BASIN))
+        assert found.status == 200, found
 
 
 # Rights.

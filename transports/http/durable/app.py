@@ -60,11 +60,13 @@ class DurableApi:
             return error.response(context.common_headers)
 
     def direct_operation(self, head: RequestHead, cors: Pairs) -> DirectOperation | None:
-        """Appends are direct; see `millpond.transports.http.direct.DirectApi`."""
-        is_reserved = head.segments[len(DURABLE) : len(DURABLE) + 1] == (RESERVED,)
-        if head.method != "POST" or is_reserved:
+        """Appends are direct, and reads that do not wait; see
+        `millpond.transports.http.direct.DirectApi`."""
+        if head.segments[len(DURABLE) : len(DURABLE) + 1] == (RESERVED,):
             return None
-        return append.DirectAppends(self._services, self._settings, head, cors)
+        if head.method == "POST":
+            return append.DirectAppends(self._services, self._settings, head, cors)
+        return read.direct_reads(self._services, head) if head.method == "GET" else None
 
     def reject(self, reason: Rejection, delay_ms: int | None) -> Response | None:
         """A rejection by the application, as JSON."""

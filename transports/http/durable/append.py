@@ -15,7 +15,7 @@ from millpond.transports.http.durable.context import (
     SECURITY_HEADERS,
     DurableContext,
     DurableTarget,
-    denial,
+    require,
     target_at,
 )
 from millpond.transports.http.durable.create import bodies_of
@@ -120,9 +120,7 @@ class DirectAppends:
             target = self._target
             if target is None:
                 target = self._target = target_at(self._head.segments[len(DURABLE) :])
-            rights = self._services.authorize_stream(client.principal, target.name)
-            if rights is not Rights.ALL and not (rights and Rights.PUT in rights):
-                raise denial(is_known=self._services.knows(client.principal))
+            require(self._services, client.principal, target, Rights.PUT)
             headers = self._headers
             if headers is None:
                 headers = self._headers = append_headers(self._head)

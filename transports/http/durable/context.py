@@ -10,7 +10,7 @@ from millpond.actors.errors import Code
 from millpond.actors.messages import Failed, Rights
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import stream_cell
-from millpond.transports.http.cell_client import CellClient
+from millpond.transports.http.cell_client import CellClient, CellReply
 from millpond.transports.http.context import RequestContext
 from millpond.transports.http.durable import protocol
 from millpond.transports.http.durable.errors import DurableError, Pairs, bad_request, error_of
@@ -19,6 +19,7 @@ from millpond.transports.http.durable.live_waiters import LiveWaiters
 from millpond.transports.http.interface import HttpNodeServices
 from millpond.transports.http.request import Request
 from millpond.transports.http.response import Response, ResponseWriter
+from millpond.transports.server.interface import Principal
 
 RESERVED = b"__ds"
 """The first segment of paths that are no streams."""
@@ -63,6 +64,28 @@ def denial(*, is_known: bool) -> DurableError:
     return DurableError(401, "authn", "unknown or missing access token", challenge)
 
 
+def require(
+    services: HttpNodeServices, principal: Principal, target: DurableTarget, needed: Rights
+) -> None:
+    """Require one of these rights in the stream. Raises DurableError (401, 403)."""
+    rights = services.authorize_stream(principal, target.name)
+    if rights is not Rights.ALL and not (rights and rights & needed):
+        raise denial(is_known=services.knows(principal))
+
+
+def described(reply: CellReply) -> m.StreamDescription | None:
+    """The description in a reply; None: the stream does not exist. Raises DurableError."""
+    match reply:
+        case m.StreamDescription():
+            return reply
+        case m.StreamFailed(code=Code.UNKNOWN_STREAM, is_tombstone=False):
+            return None
+        case m.StreamFailed() | Failed():
+            raise error_of(reply)
+        case _:
+            raise AssertionError(f"{reply} describes no stream")
+
+
 class DurableContext(RequestContext[HttpNodeServices]):
     """A request of Durable Streams, and the headers that every response to it has."""
 
@@ -84,9 +107,7 @@ class DurableContext(RequestContext[HttpNodeServices]):
 
     def require(self, target: DurableTarget, rights: Rights) -> None:
         """Require one of these rights in the stream. Raises DurableError (401, 403)."""
-        if self.rights_in(target.name) & rights:
-            return
-        raise denial(is_known=self.is_known)
+        require(self.services, self.request.principal, target, rights)
 
     def location(self, target: DurableTarget) -> bytes:
         """The stream's URL, under the name by which this client knows the node."""
@@ -103,13 +124,4 @@ class DurableContext(RequestContext[HttpNodeServices]):
         self, cells: CellClient, target: DurableTarget
     ) -> m.StreamDescription | None:
         """The stream's description; None: the stream does not exist. Raises DurableError."""
-        found = await cells.request(target.cell, m.Describe)
-        match found:
-            case m.StreamDescription():
-                return found
-            case m.StreamFailed(code=Code.UNKNOWN_STREAM, is_tombstone=False):
-                return None
-            case m.StreamFailed() | Failed():
-                raise error_of(found)
-            case _:
-                raise AssertionError(f"{found} describes no stream")
+        return described(await cells.request(target.cell, m.Describe))

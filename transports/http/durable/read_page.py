@@ -10,7 +10,7 @@ import msgspec
 from millpond.actors.messages import Failed
 from millpond.actors.positions import Seek, SeekBy
 from millpond.actors.streams import messages as m
-from millpond.transports.http.cell_client import CellClient
+from millpond.transports.http.cell_client import CellClient, CellReply
 from millpond.transports.http.durable import protocol
 from millpond.transports.http.durable.context import DurableContext, DurableTarget
 from millpond.transports.http.durable.errors import error_of, offset_gone, stream_not_found
@@ -67,18 +67,22 @@ async def first_page(
     described = await context.describe(cells, target)
     if described is None:
         raise stream_not_found()
-    match start:
-        case None:
-            begin = described.info.trim_point
-        case "now":
-            begin = described.info.tail
-        case _:
-            if start < described.info.trim_point:
-                raise offset_gone()
-            begin = min(start, described.info.tail)
+    begin = page_begin(described, start)
     await context.request.hold_answer(page_memory(described, begin))
     records = await read_from(cells, target, described, begin)
     return Page(begin, described, records)
+
+
+def page_begin(described: m.StreamDescription, start: Start) -> int:
+    """The sequence at which a page begins. Raises DurableError (410) for one that is not kept."""
+    info = described.info
+    if start is None:
+        return info.trim_point
+    if start == "now":
+        return info.tail
+    if start < info.trim_point:
+        raise offset_gone()
+    return min(start, info.tail)
 
 
 def page_memory(described: m.StreamDescription, sequence: int) -> int:
@@ -100,7 +104,11 @@ async def read_from(
     Raises DurableError: 404 once it is gone, whatever has its name then.
     """
     make = read_request(described.incarnation, sequence, wait_until)
-    reply = await cells.request(target.cell, make)
+    return records_in(await cells.request(target.cell, make))
+
+
+def records_in(reply: CellReply) -> m.Records:
+    """The records in a reply. Raises DurableError."""
     match reply:
         case m.Records():
             return reply
@@ -110,7 +118,9 @@ async def read_from(
             raise AssertionError(f"{reply} answers no read")
 
 
-def read_request(incarnation: int, sequence: int, wait_until: float) -> Callable[[int], m.Read]:
+def read_request(
+    incarnation: int, sequence: int, wait_until: float, bytes_max: int = protocol.PAGE_BYTES
+) -> Callable[[int], m.Read]:
     """The read of a page, for its number."""
     start = Seek(SeekBy.SEQUENCE, sequence)
 
@@ -119,7 +129,7 @@ def read_request(incarnation: int, sequence: int, wait_until: float) -> Callable
             number,
             start,
             protocol.PAGE_RECORDS,
-            protocol.PAGE_BYTES,
+            bytes_max,
             wait_until,
             protocol.VIEW,
             incarnation=incarnation,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from enum import Enum
 from typing import Literal
@@ -40,10 +41,10 @@ class ReadQuery(msgspec.Struct, frozen=True, gc=False):
     cursor: str | None
 
 
-def read_query(request: Request) -> ReadQuery:
+def read_query(pairs: Sequence[tuple[str, str]]) -> ReadQuery:
     """The query of a GET."""
-    offsets = [value for name, value in request.query if name == "offset"]
-    values = dict(request.query)
+    offsets = [value for name, value in pairs if name == "offset"]
+    values = dict(pairs)
     if len(offsets) > 1:
         raise bad_request("offset: given more than once")
     try:

@@ -44,14 +44,20 @@ class S2Api:
             return error.response
 
     def direct_operation(self, head: RequestHead, cors: Pairs) -> DirectOperation | None:
-        """Unary appends are direct; see `millpond.transports.http.direct.DirectApi`."""
+        """Unary appends are direct, and reads that do not wait; see
+        `millpond.transports.http.direct.DirectApi`."""
+        content_type, accept = (
+            _media(head.last.get(name, b"").decode("latin-1"))
+            for name in (b"content-type", b"accept")
+        )
         match head.segments[1:]:
-            case (b"streams", name, b"records") if name and head.method == "POST":
-                if KEY_HEADER in head.last:
-                    return None  # for an encrypted stream, most likely
-                content_type = head.last.get(b"content-type", b"").decode("latin-1")
-                if _media(content_type) != read_session.S2S.decode():
+            case (b"streams", name, b"records") if name:
+                if KEY_HEADER in head.last or content_type == read_session.S2S.decode():
+                    return None  # for an encrypted stream, most likely; or a session
+                if head.method == "POST":
                     return append.DirectAppends(self._services, self._usage, head, cors)
+                if head.method == "GET" and accept != EVENTS.decode():
+                    return read.direct_reads(self._services, self._usage, head)
         return None
 
     def reject(self, reason: Rejection, delay_ms: int | None) -> Response | None:

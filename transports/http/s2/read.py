@@ -5,19 +5,35 @@ from __future__ import annotations
 from millpond.actors.messages import Failed
 from millpond.actors.positions import Seek, SeekBy
 from millpond.actors.streams import messages as m
-from millpond.transports.http.cell_client import CellClient
+from millpond.transports.http.cell_client import CellClient, CellReply
+from millpond.transports.http.direct import DirectClient, DirectRequest
+from millpond.transports.http.request import RequestHead
 from millpond.transports.http.response import Response
 from millpond.transports.http.s2.append import compressed
-from millpond.transports.http.s2.auto_create import describe_or_make, failure
+from millpond.transports.http.s2.auto_create import (
+    describe_or_make,
+    described,
+    failure,
+    is_unknown,
+)
 from millpond.transports.http.s2.codecs import json as json_codec
 from millpond.transports.http.s2.codecs import protobuf as protobuf_codec
 from millpond.transports.http.s2.codecs.tokens import Operation
 from millpond.transports.http.s2.context import S2Context, S2Target
 from millpond.transports.http.s2.encryption import EncryptionKey, RecordCipher
-from millpond.transports.http.s2.errors import StreamPosition
+from millpond.transports.http.s2.errors import S2Error, StreamPosition
+from millpond.transports.http.s2.interface import S2NodeServices
+from millpond.transports.http.s2.metadata import stream_metadata
 from millpond.transports.http.s2.model import READ_VIEW, RecordBatch
 from millpond.transports.http.s2.read_limits import ReadBudget
 from millpond.transports.http.s2.read_query import ReadQuery, begin, read_query
+from millpond.transports.http.s2.usage import S2Usage
+from millpond.transports.http.small_reads import (
+    ANSWER_BYTES,
+    READ_BYTES,
+    may_be_small,
+    shows_all,
+)
 
 
 async def tail(context: S2Context, target: S2Target) -> Response:
@@ -49,6 +65,105 @@ async def read(context: S2Context, target: S2Target) -> Response:
     return _response(context, batch, encoding)
 
 
+class SentRead(DirectRequest, frozen=True, gc=False):
+    """A read on its way to a stream. `budget` None: the stream's description is asked for."""
+
+    context: S2Context
+    target: S2Target
+    budget: ReadBudget | None = None
+
+
+class DirectReads:
+    """The reads with one head that do not wait for records. Implements
+    `transports.http.direct.DirectOperation`."""
+
+    __slots__ = ("_encoding", "_head", "_query", "_services", "_usage")
+
+    def __init__(
+        self,
+        services: S2NodeServices,
+        usage: S2Usage,
+        head: RequestHead,
+        query: ReadQuery,
+        encoding: json_codec.Format,
+    ) -> None:
+        self._services = services
+        self._usage = usage
+        self._head = head
+        self._query = query
+        self._encoding = encoding
+
+    def message(self, number: int, client: DirectClient, body: bytes) -> DirectRequest | Response:
+        """The question for the stream's description."""
+        context = S2Context(self._services, client.request(), self._usage)
+        try:
+            target = context.target(self._head.segments[2])
+            context.check(Operation.READ, target)
+            context.require_basin(target.basin)
+        except S2Error as error:
+            return error.response
+        return SentRead(target.cell, m.Describe(number), 0, context, target)
+
+    def response(self, sent: DirectRequest, reply: CellReply) -> DirectRequest | Response | None:
+        """The read of a few records, then the response with them; None: there are many, or the
+        stream is encrypted, or does not exist and may be created now."""
+        assert isinstance(sent, SentRead), "a read was sent"
+        if is_unknown(reply):
+            return None
+        try:
+            if sent.budget is None:
+                found = described(reply, sent.target)
+                response = self._read(sent, found)
+            else:
+                response = self._found(sent, sent.budget, records_in(reply, sent.target))
+        except S2Error as error:
+            response = error.response
+        if isinstance(response, Response):
+            self._usage.count(Operation.READ, sent.target.basin)
+            self._usage.of(sent.target.basin).unary_reads += 1
+        return response
+
+    def _read(self, sent: SentRead, found: m.StreamDescription) -> DirectRequest | Response | None:
+        if stream_metadata(found.settings).cipher is not None:
+            return None
+        start = begin(self._query, tail_of(found), may_follow=False)
+        budget = self._query.unary_budget()
+        if budget.is_over:
+            return _response(sent.context, RecordBatch(), self._encoding)
+        if not may_be_small(found.info, start, budget.count_left):
+            return None
+        read = m.Read(
+            sent.request.number,
+            start,
+            budget.count_left,
+            min(max(budget.bytes_left, 1), READ_BYTES),
+            record_filter=READ_VIEW,
+            incarnation=found.incarnation,
+        )
+        return SentRead(sent.cell, read, 0, sent.context, sent.target, budget)
+
+    def _found(self, sent: SentRead, budget: ReadBudget, records: m.Records) -> Response | None:
+        if not shows_all(records, budget.count_left, budget.bytes_left):
+            return None
+        response = _response(sent.context, batch_of(records, budget), self._encoding)
+        if len(response.body) > ANSWER_BYTES:
+            return None
+        self._usage.of(sent.target.basin).read_bytes += budget.metered
+        return response
+
+
+def direct_reads(services: S2NodeServices, usage: S2Usage, head: RequestHead) -> DirectReads | None:
+    """The reads with this head; None: they wait for records, or cannot be read, which a task
+    tells."""
+    try:
+        query = read_query(head.query)
+        form = head.header(b"s2-format")
+        encoding = json_codec.format_of(None if form is None else form.decode())
+    except (S2Error, UnicodeDecodeError):
+        return None
+    return None if query.unary_may_follow else DirectReads(services, usage, head, query, encoding)
+
+
 async def _read(
     context: S2Context, cells: CellClient, target: S2Target, query: ReadQuery, key: EncryptionKey
 ) -> RecordBatch:
@@ -63,15 +178,16 @@ async def _read(
     records = await records_from(
         cells, target, start, budget, wait_until, found.incarnation, cipher
     )
-    end = (
-        StreamPosition(records.tail, records.last_timestamp)
-        if records.next >= records.tail
-        else None
-    )
-    batches = budget.batches(records.spans, records.slices, end)
-    batch = next(batches, RecordBatch(tail=end))
+    batch = batch_of(records, budget)
     context.usage.of(target.basin).read_bytes += budget.metered
     return batch
+
+
+def batch_of(records: m.Records, budget: ReadBudget) -> RecordBatch:
+    """The batch of a unary read, with the tail if it reaches it."""
+    is_at_tail = records.next >= records.tail
+    end = StreamPosition(records.tail, records.last_timestamp) if is_at_tail else None
+    return next(budget.batches(records.spans, records.slices, end), RecordBatch(tail=end))
 
 
 def read_memory(found: m.StreamDescription, start: Seek, budget: ReadBudget) -> int:
@@ -116,10 +232,15 @@ async def records_from(
             measure=measure,
         )
 
-    reply = await cells.request(target.cell, make)
+    records = records_in(await cells.request(target.cell, make), target)
+    return records if cipher is None else await cipher.decrypted(records, budget)
+
+
+def records_in(reply: CellReply, target: S2Target) -> m.Records:
+    """The records in a reply. Raises S2Error."""
     match reply:
         case m.Records():
-            return reply if cipher is None else await cipher.decrypted(reply, budget)
+            return reply
         case m.StreamFailed() | Failed():
             raise failure(reply, target)
         case _:
