@@ -595,6 +595,12 @@ def join_of(channel: Channel) -> Join:
     return channel._join  # noqa: SLF001  its own module
 
 
+def acknowledge_now(message: Message) -> None:
+    """`Message.ack` without a span, for a message whose connection is live."""
+    message._settled = True  # noqa: SLF001  its own module
+    message._link.ack(message.id)  # noqa: SLF001
+
+
 def settle_untraced(message: Message) -> None:
     """Settle the message without a span: the caller has one."""
     message._untraced = True  # noqa: SLF001  its own module

@@ -66,8 +66,9 @@ class Inbox:
         elif len(self._waiting) >= self.size_max:
             self._counts.overflowed += 1
             self._waiting.popitem(last=False)
+        if not self._waiting:
+            self._arrived.set()  # a task that waits found none
         self._waiting[msg.id] = Delivery(msg, connection)
-        self._arrived.set()
         return None
 
     def settle(self, message_id: int) -> bytes:

@@ -33,7 +33,7 @@ class Job:
         self,
         leased: LeasedJob,
         now: Callable[[], float],
-        report: Callable[[object], None],
+        report: Callable[[LeasedJob, object], None],
         state: object = None,
     ) -> None:
         self.id = leased.message.id
@@ -42,7 +42,8 @@ class Job:
         self.payload: object = leased.content.payload
         self.queue = leased.subscription.queue
         self.headers: Headers = leased.content.headers
-        self.results: list[object] = flow_results(leased.content.results or [])
+        found = leased.content.results
+        self.results: list[object] = [] if found is None else flow_results(found)
         """Of a job in a flow: the results of the jobs that it waited for, in their order; a
         JobFailed in the place of one that failed and is ignored."""
         self.state = state
@@ -78,10 +79,10 @@ class Job:
         TypeError for a value that MessagePack cannot encode.
         """
         self._leased.reporting().set(value, text)
-        self._report(value)
+        self._report(self._leased, value)
 
     def log(self, line: str) -> None:
         """Add a line to the log of the job, which `Queue.progress` reads while it runs: the last
         100 lines of this attempt, of 500 characters each. Any thread may call."""
         self._leased.reporting().log(line)
-        self._report(NOTHING)
+        self._report(self._leased, NOTHING)

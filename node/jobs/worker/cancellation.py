@@ -12,6 +12,11 @@ import anyio
 import anyio.lowlevel
 
 
+def scope_type() -> type[anyio.CancelScope]:
+    """The type that `anyio.CancelScope()` gives in this loop: it looks for the loop each time."""
+    return type(anyio.CancelScope())
+
+
 def is_cancelled_around() -> bool:
     """Whether a scope around the caller is cancelled."""
     return anyio.current_effective_deadline() == -inf

@@ -13,6 +13,7 @@ import anyio
 import msgspec
 
 from millpond.actors.errors import LeaseLost, NotFound, OutcomeUnknown, RequestError
+from millpond.node.client.channel import acknowledge_now
 from millpond.node.client.errors import ChannelClosed, ConnectionLost
 from millpond.node.jobs.errors import LeaseExpired
 from millpond.node.jobs.history import History
@@ -75,6 +76,19 @@ class JobCompletion:
         self._ended = ended
         self._log_done = log_done
 
+    def acknowledge(self, leased: LeasedJob, began_at: float) -> bool:
+        """Acknowledge a job that is done, which waits for nothing. False, and nothing is done: its
+        result is for others, its lease may be over, or the connection is."""
+        if leased.content.reply_to is not None or leased.has_result:
+            return False
+        message = leased.message
+        now = self._now()
+        if leased.is_lost or now >= leased.until or not message.leased:
+            return False
+        acknowledge_now(message)
+        self._record(leased, "done", "", now - began_at, None)
+        return True
+
     async def complete(self, leased: LeasedJob, outcome: Outcome, began_at: float) -> None:
         """Tell the outcome of an attempt. A job whose lease is over is left alone.
 
@@ -109,13 +123,6 @@ class JobCompletion:
             self._mailboxes.send_progress(leased.subscription.queue, leased.content.reply_to, value)
 
     async def _complete_in_time(self, leased: LeasedJob, outcome: Outcome) -> Completed:
-        if (
-            isinstance(outcome, Done)
-            and leased.content.reply_to is None
-            and not leased.has_result
-            and self._is_surely_leased(leased)
-        ):
-            return await self._acknowledge(leased)  # this does not wait: it needs no deadline
         with leased.completion_scope():
             return await self._complete(leased, outcome)
         return await self._complete_at_once(leased, outcome)
@@ -231,10 +238,6 @@ class JobCompletion:
                 return False
             await leased.message.nack(reject=True)
         return True
-
-    def _is_surely_leased(self, leased: LeasedJob) -> bool:
-        """Whether neither the lease nor its connection is over, for sure."""
-        return not leased.is_lost and self._now() < leased.until and leased.message.leased
 
     async def _is_leased(self, leased: LeasedJob) -> bool:
         """Whether the lease is surely not over. Where that is not known, the node is asked."""

@@ -39,14 +39,13 @@ from millpond.node.jobs.worker.subscription import LeasedJob
 NOT_CAUGHT = KeyboardInterrupt, GeneratorExit
 """Exceptions that a handler raises and did not cause."""
 
-Report = Callable[[Any], None]
 Next = Callable[[], Awaitable[object]]
 Middleware = Callable[[Job, Next], Awaitable[object]]
 """Is called around a handler: `await call()` runs what is inside, and gives its value."""
 
 
 async def run_handler(
-    leased: LeasedJob, now: Callable[[], float], report: Report, shared: WorkerContext
+    leased: LeasedJob, now: Callable[[], float], shared: WorkerContext
 ) -> Outcome:
     """Run the handler once, for as long as its task allows. An exception that it raises is the
     outcome.
@@ -57,11 +56,11 @@ async def run_handler(
         return Rejected("attempts", "the worker of the last attempt did not come back")
     outcome: Outcome = Stopped()
     try:
-        with leased.handler_scope() as scope:
+        with leased.handler_scope(shared.scope_type) as scope:
             if leased.task.timeout_s is not None:
                 scope.deadline = anyio.current_time() + leased.task.timeout_s
             if not (leased.is_lost or leased.is_given_up):
-                job = Job(leased, now, partial(_in_loop, shared.loop, report), shared.state)
+                job = Job(leased, now, shared.report_from_any_thread, shared.state)
                 outcome = Done(await _result(leased, job, shared))
     except NOT_CAUGHT:
         raise
@@ -105,13 +104,22 @@ class LoopThread(msgspec.Struct, frozen=True):
 
 class WorkerContext(msgspec.Struct, frozen=True):
     """The parts that the handlers of a worker share: the loop, threads, batches, what is called
-    around each of them, and the value of the worker's lifespan."""
+    around each of them, and the value of the worker's lifespan. `report` is called in the loop."""
 
     loop: LoopThread
+    report: Callable[[LeasedJob, Any], None]
     threads: HandlerThreads
     batches: Batches
     middleware: tuple[Middleware, ...] = ()
     state: object = None
+    scope_type: type[anyio.CancelScope] = anyio.CancelScope
+
+    def report_from_any_thread(self, leased: LeasedJob, value: Any) -> None:
+        """Report progress: an async handler may do so from a thread, too."""
+        if threading.get_ident() == self.loop.thread:
+            self.report(leased, value)
+        else:
+            anyio.from_thread.run_sync(self.report, leased, value, token=self.loop.token)
 
 
 async def _result(leased: LeasedJob, job: Job, shared: WorkerContext) -> object:
@@ -166,14 +174,6 @@ def _is_cancellation(error: BaseException) -> bool:
     return isinstance(error, anyio.get_cancelled_exc_class())
 
 
-def _in_loop(loop: LoopThread, report: Report, value: Any) -> None:
-    """Report from any thread: an async handler may report progress from one, too."""
-    if threading.get_ident() == loop.thread:
-        report(value)
-    else:
-        anyio.from_thread.run_sync(report, value, token=loop.token)
-
-
 T = TypeVar("T")
 
 
@@ -184,16 +184,17 @@ def run_in_context(inner: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
     A task of its own would do that too, and costs more.
     """
     run = copy_context().run
-    step: Callable[[], Any] = partial(inner.send, None)
+    step: Callable[[Any], Any] = inner.send
+    value: Any = None
     while True:
         try:
-            awaited = run(step)
+            awaited = run(step, value)
         except StopIteration as end:
-            value: T = end.value
-            return value
+            result: T = end.value
+            return result
         try:
-            result = yield awaited
+            value = yield awaited
         except BaseException as exc:  # whatever it is, it is for the coroutine
-            step = partial(inner.throw, exc)
+            step, value = inner.throw, exc
         else:
-            step = partial(inner.send, result)
+            step = inner.send

@@ -161,10 +161,10 @@ class LeasedJob:
 
     # The handler, and the completion behind it.
 
-    def handler_scope(self) -> anyio.CancelScope:
-        """The scope to run the handler in."""
-        self._handler = anyio.CancelScope()
-        return self._handler
+    def handler_scope(self, scope_type: type[anyio.CancelScope]) -> anyio.CancelScope:
+        """The scope, of this type, to run the handler in."""
+        scope = self._handler = scope_type()
+        return scope
 
     def completion_scope(self) -> anyio.CancelScope:
         """The scope to tell the node the outcome in."""
@@ -265,10 +265,6 @@ class QueueSubscription:
             self._window += missing
             await self.channel.credit(missing)
 
-    def next(self) -> LeasedJob:
-        """The job that has waited longest."""
-        return self.waiting.popleft()
-
     def withdraw(self, leased: LeasedJob) -> bool:
         """The job waits no more; False: it did not."""
         if leased not in self.waiting:
@@ -282,15 +278,16 @@ class QueueSubscription:
         if self._spare:
             self._unreported.append(leased)
 
+    @property
+    def has_unreported(self) -> bool:
+        """Handlers begin of which the node was not told."""
+        return bool(self._unreported)
+
     def report_starts(self) -> None:
         """Tell the node which jobs began, before their handlers do anything; in one write."""
         started, self._unreported = self._unreported, []
         for leased in started:
             leased.message.begin(at_once=leased is started[-1])
-
-    def ended(self) -> None:
-        """A handler has ended."""
-        self.running -= 1
 
     async def leave(self) -> None:
         """Close the connection."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
-from functools import partial
 from math import ceil
 from types import TracebackType
 from typing import Self, Unpack, assert_never
@@ -32,6 +31,7 @@ from millpond.node.jobs.results import ResultMailboxes
 from millpond.node.jobs.schedules import schedule_name
 from millpond.node.jobs.task import LEASE_S, TaskRegistry, Work
 from millpond.node.jobs.worker.batches import Batches
+from millpond.node.jobs.worker.cancellation import scope_type
 from millpond.node.jobs.worker.completion import JobCompletion
 from millpond.node.jobs.worker.executor import (
     LoopThread,
@@ -139,6 +139,7 @@ class Worker:
         self._stack = AsyncExitStack()
         self._running: dict[LeasedJob, None] = {}
         self._draining = anyio.Event()
+        self._is_draining = False
         self._changed: anyio.Event | None = None
         """Set by the next change, where something waits for one."""
         self._grace = anyio.CancelScope()
@@ -162,7 +163,7 @@ class Worker:
 
     def drain(self) -> None:
         """Start no more jobs; `run` returns once the running ones have ended, or after `grace`."""
-        self._draining.set()
+        self._set_draining()
         self._tell_change()
 
     def stop(self) -> None:
@@ -226,7 +227,10 @@ class Worker:
             self._threads, self._hang = HandlerThreads(self._slots), ""
             batches = Batches(background, self._slots, self._threads.run)
             loop = LoopThread.current()
-            self._shared = WorkerContext(loop, self._threads, batches, self._middleware, state)
+            report = self._completion.report
+            self._shared = WorkerContext(
+                loop, report, self._threads, batches, self._middleware, state, scope_type()
+            )
             self._background = background
             background.start_soon(self._leases.run)
             background.start_soon(progress.run)
@@ -270,14 +274,14 @@ class Worker:
 
     async def _work(self, background: TaskGroup, burst: bool) -> None:
         async with anyio.create_task_group() as jobs:
-            self._pool = TaskPool(jobs, self._begin)
+            self._pool = TaskPool(jobs, self._run_job)
             for subscription in self._subscriptions:
                 background.start_soon(self._receive, subscription)
             if burst:
                 await self._until_empty()
             else:
                 await self._draining.wait()
-            self._draining.set()
+            self._set_draining()
             self._leases.end()
             for subscription in self._subscriptions:
                 background.start_soon(self._give_back, subscription)
@@ -292,12 +296,12 @@ class Worker:
         try:
             await subscription.receive()
         except ChannelClosed:
-            if not self._draining.is_set():
+            if not self._is_draining:
                 raise
 
     async def _give_back(self, subscription: QueueSubscription) -> None:
         while subscription.waiting:
-            await self._completion.give_back(subscription.next())
+            await self._completion.give_back(subscription.waiting.popleft())
 
     async def _until_idle(self) -> None:
         """Leave each queue once none of its jobs runs here: waiting ones are for other workers."""
@@ -313,7 +317,7 @@ class Worker:
 
     async def _until_empty(self) -> None:
         checks = 0
-        while not self._draining.is_set() and checks < IDLE_CHECKS_MAX:
+        while not self._is_draining and checks < IDLE_CHECKS_MAX:
             if self._running or any(each.waiting for each in self._subscriptions):
                 checks = 0
                 await self._next_change()
@@ -334,6 +338,10 @@ class Worker:
         with anyio.move_on_after(COUNT_TIMEOUT_S):
             return all([await is_empty(each.channel) for each in self._subscriptions])
         return False
+
+    def _set_draining(self) -> None:
+        self._is_draining = True
+        self._draining.set()
 
     def _tell_change(self) -> None:
         """Jobs came, ended or were lost: wake up what waits for a change, if something does."""
@@ -377,8 +385,9 @@ class Worker:
         leased = LeasedJob(message, body, subscription, task, self._now())
         self._leases.add(leased)
         subscription.waiting.append(leased)
-        self._tell_change()
-        if self._draining.is_set():
+        if self._changed is not None:
+            self._tell_change()
+        if self._is_draining:
             self._background.start_soon(self._give_back, subscription)
         else:
             self._fill()
@@ -393,14 +402,13 @@ class Worker:
 
     def _fill(self) -> None:
         """Start jobs while there are free slots."""
-        while self._pool is not None and len(self._running) < self._slots:
-            ready = [each for each in self._subscriptions if each.waiting]
-            if not ready or self._draining.is_set():
-                return
-            subscription = self._weighted.next(ready)
+        if self._pool is None or self._is_draining:
+            return
+        while len(self._running) < self._slots:
+            subscription = self._next_subscription()
             if subscription is None:
                 return
-            leased = subscription.next()
+            leased = subscription.waiting.popleft()
             if leased.is_lost:
                 continue
             self._running[leased] = None
@@ -410,45 +418,56 @@ class Worker:
             if subscription.is_short:
                 self._background.start_soon(self._widen, subscription)
 
-    async def _begin(self, leased: LeasedJob) -> bool:
-        """Run a job. True: its handler left nothing behind in this task."""
-        leased.subscription.report_starts()
-        return await self._run_job(leased)
+    def _next_subscription(self) -> QueueSubscription | None:
+        """That of the queue whose turn it is; None where no job waits."""
+        subscriptions = self._subscriptions
+        if len(subscriptions) == 1:
+            return subscriptions[0] if subscriptions[0].waiting else None
+        return self._weighted.next([each for each in subscriptions if each.waiting])
 
     async def _widen(self, subscription: QueueSubscription) -> None:
         try:
             await subscription.widen()
         except ChannelClosed:
-            if not self._draining.is_set():
+            if not self._is_draining:
                 raise
 
     async def _run_job(self, leased: LeasedJob) -> bool:
+        """Run a job. True: its handler left nothing behind in this task."""
+        subscription = leased.subscription
+        if subscription.has_unreported:
+            subscription.report_starts()
         began_at = self._now()
         is_done = False
         self._leases.started(leased)
         try:
             if hook.active is None:
-                outcome = await self._attempt(leased)
-                await self._completion.complete(leased, outcome, began_at)
+                outcome = await run_handler(leased, self._now, self._shared)
+                is_done = isinstance(outcome, Done)
+                if not (is_done and self._completion.acknowledge(leased, began_at)):
+                    await self._completion.complete(leased, outcome, began_at)
             else:
                 outcome = await self._traced_attempt(hook.active, leased, began_at)
-            self._check_threads(leased)
-            is_done = isinstance(outcome, Done)
+                is_done = isinstance(outcome, Done)
+            if leased.thread is not None:
+                self._check_threads(leased)
         except Exception as exc:  # no error of one job ends its worker
             await self._completion.fail(leased, exc, began_at)
         finally:
             self._leases.ended(leased)
             del self._running[leased]
-            leased.subscription.ended()
+            subscription.running -= 1
             self.stats.running -= 1
-            self._tell_change()
-            self._fill()
+            if self._changed is not None:
+                self._tell_change()
+            if subscription.waiting or len(self._subscriptions) > 1:
+                self._fill()
         return is_done
 
     def _check_threads(self, leased: LeasedJob) -> None:
         """Handlers that hang have their threads to themselves: the worker ends before there are
         more of them than slots, or at the first one where its task wants that."""
-        if self._draining.is_set():
+        if self._is_draining:
             return
         if leased.is_hung:
             job = f"job {leased.message.id} of {leased.subscription.queue}"
@@ -460,10 +479,6 @@ class Worker:
             log.error("handlers do not end after their time-out: threads=%d", self._slots)
             self.drain()
 
-    async def _attempt(self, leased: LeasedJob) -> Outcome:
-        report = partial(self._completion.report, leased)
-        return await run_handler(leased, self._now, report, self._shared)
-
     async def _traced_attempt(
         self, tracing: Tracing, leased: LeasedJob, began_at: float
     ) -> Outcome:
@@ -472,7 +487,7 @@ class Worker:
         message, content = leased.message, leased.content
         name, task = leased.subscription.name, content.name or ""
         with tracing.process(name, message.id, content.headers, task, message.attempt) as span:
-            outcome = await self._attempt(leased)
+            outcome = await run_handler(leased, self._now, self._shared)
             match outcome:
                 case Failed(error=error):
                     span.failed(error, error_text(error))

@@ -295,17 +295,17 @@ async def test_an_unforeseen_error_is_logged_and_the_job_runs_again(
     """The last net: a mistake of ours while one job is settled."""
     from millpond.node.jobs.worker.completion import JobCompletion
 
-    acknowledge = JobCompletion._acknowledge
+    acknowledge = JobCompletion.acknowledge
     times = 0
 
-    async def faulty(*arguments: Any) -> Any:
+    def faulty(*arguments: Any) -> Any:
         nonlocal times
         times += 1
         if times == 1:
             raise AssertionError("a mistake")
-        return await acknowledge(*arguments)
+        return acknowledge(*arguments)
 
-    monkeypatch.setattr(JobCompletion, "_acknowledge", faulty)
+    monkeypatch.setattr(JobCompletion, "acknowledge", faulty)
 
     async def work() -> None:
         pass
