@@ -298,7 +298,9 @@ class Chat:
                 for each in known
                 if each.trust not in (Trust.BLOCKED, Trust.RELAY) and each.name > request.after
             ]
-            found += [each for each in self._groups if self._groups.name(each) > request.after]
+            found += [
+                each for each in self._groups.listed if self._groups.name(each) > request.after
+            ]
             found.sort(key=self._name_of)
         limit = max(1, min(request.limit, b.PAGE_MAX))
         page = found[:limit]

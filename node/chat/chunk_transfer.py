@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
@@ -27,6 +28,8 @@ from millpond.node.peers.file_format import (
 if TYPE_CHECKING:
     from millpond.node.client.channel import Channel
 
+log = logging.getLogger(__name__)
+
 CHECK_S = 60.0
 STORED_CHECK_S = 600.0
 """A file at a relay is offered there again so often, as long as nothing is heard of it."""
@@ -40,6 +43,8 @@ TURN_S = 60.0
 """Of the transfers that go on at once, one that takes longer goes to the end of the line."""
 PROBLEMS = (*GONE, RequestError, TimeoutError, msgspec.ValidationError)
 """The errors of a route that does not work now."""
+DROPS_MAX = 64
+"""The most files that wait to be removed at relays."""
 NOT_HERE = "the sender has it no more"
 WRONG_KEY = "it is not what its sender announced"
 
@@ -117,6 +122,18 @@ class ChunkTransfer:
                     raise Malformed("the other end stores no chunks")
                 at = progress.chunks = min(next_, file.chunks)
             return None
+
+    async def drop(self, routes: Iterable[tuple[Route, bytes]], roots: Sequence[bytes]) -> None:
+        """Remove files that this node has left at relays: routes, each with the mailbox to connect
+        to. A relay that cannot be reached keeps them until their end."""
+        for route, mailbox in routes:
+            try:
+                with anyio.fail_after(ANSWERED_WITHIN_S):
+                    async with self._context.dial(route, mailbox, "producer") as channel:
+                        for root in roots:
+                            await channel.peers(m.PeerOperation.FILE_DROP, {"root": root})
+            except PROBLEMS as error:
+                log.debug("files not removed: at=%s: %s", route.url, error)
 
     # Receiving.
 

@@ -23,6 +23,7 @@ from millpond.actors.errors import Malformed, NotFound, RequestError
 from millpond.node.chat.chunk_transfer import (
     ANSWERED_WITHIN_S,
     CHECK_S,
+    DROPS_MAX,
     FETCH_AFTER_S,
     NOT_HERE,
     NOT_OFFERED,
@@ -53,9 +54,6 @@ from millpond.node.outbox.routes import RedialDelay, Route, relay_routes, routes
 from millpond.node.peers.identity import peer_id
 
 log = logging.getLogger(__name__)
-
-DROPS_MAX = 64
-"""The most files that wait to be removed at relays."""
 
 
 class FileTransfers:
@@ -217,22 +215,14 @@ class FileTransfers:
             self.outgoing()
 
     async def _drop_at_relays(self) -> None:
-        """Remove the files at relays that the peer has by now. A relay that cannot be reached
-        keeps them until their end."""
+        """Remove the files at relays that the peer has by now, or that were deleted."""
         roots, self._to_be_dropped = self._to_be_dropped, []
         context, peer = self._outbox.context, self._outbox.context.book.by_public(self._peer)
         if not roots or peer is None:
             return
-        for route in routes_to(peer, context.book, context.identity.public):
-            if not route.is_relay:
-                continue
-            try:
-                with anyio.fail_after(ANSWERED_WITHIN_S):
-                    async with context.dial(route, mailbox_of(self._peer), "producer") as channel:
-                        for root in roots:
-                            await channel.peers(m.PeerOperation.FILE_DROP, {"root": root})
-            except PROBLEMS as error:
-                log.debug("files not removed: at=%s: %s", route.url, error)
+        routes = routes_to(peer, context.book, context.identity.public)
+        mailbox = mailbox_of(self._peer)
+        await self._chunks.drop([(each, mailbox) for each in routes if each.is_relay], roots)
 
     # Receiving.
 

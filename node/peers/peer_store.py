@@ -3,10 +3,10 @@
 For each peer it has the windows of its lines, the keys for it and its key for us; further the
 messages whose move into a channel is not finished, the sent messages that have no receipt yet, the
 uuids of messages of version 1, the message requests and the refused senders, the invites, the ids
-of groups, the private halves of one-time prekeys (`private_slots`), the sizes and ends of stored
-files, and on a relay the delivery keys of mailboxes and the one-time prekeys of their owners. A
-change is durable when `write` returns; the changes of concurrent callers share one commit. Removed
-rows are overwritten (`secure_delete`).
+of groups, the senders of invitations into them, the private halves of one-time prekeys
+(`private_slots`), the sizes and ends of stored files, and on a relay the delivery keys of mailboxes
+and the one-time prekeys of their owners. A change is durable when `write` returns; the changes of
+concurrent callers share one commit. Removed rows are overwritten (`secure_delete`).
 
 In a folder with a data key the states, which have private keys, are sealed for their location:
 `peers.db/` and the peer's public key. So are private halves.
@@ -57,6 +57,7 @@ CREATE TABLE IF NOT EXISTS invites (
     digest BLOB PRIMARY KEY, name TEXT NOT NULL, made_at REAL NOT NULL, until REAL NOT NULL,
     used_by BLOB, card TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS groups (id BLOB PRIMARY KEY, added_at REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS invitations (id BLOB PRIMARY KEY, sender BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS given_prekeys (
     owner BLOB PRIMARY KEY, last INTEGER NOT NULL, keys BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS files (

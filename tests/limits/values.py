@@ -402,9 +402,17 @@ PEERS: dict[str, Numbers] = {
         membership.OTHERS_MAX,
         membership.STATEMENTS_MAX,
         membership.BYTES_MAX,
+        membership.REMOVALS_MAX,
+        membership.LEAVES_MAX,
+        membership.SPARED_BYTES,
     ),
     "files of a group that a node gives to members": (shared_files.SHARED_MAX,),
-    "groups of a node": (groups.GROUPS_MAX, groups.INVITATIONS_MAX),
+    "groups of a node": (
+        groups.GROUPS_MAX,
+        groups.INVITATIONS_MAX,
+        groups.INVITATIONS_OF_CONTACT_MAX,
+        groups.LEFT_MAX,
+    ),
     "a text to a group": (group_task.TEXT_BYTES_MAX,),
     "messages of a group that wait for earlier ones, or for a record": (
         group_conversation.HELD_MAX,

@@ -18,11 +18,13 @@ from math import inf
 
 import anyio
 import msgspec
+from anyio.abc import TaskGroup
 
 from millpond.actors.errors import Malformed, NotFound
 from millpond.node.chat.chunk_transfer import (
     ANSWERED_WITHIN_S,
     CHECK_S,
+    DROPS_MAX,
     FETCH_AFTER_S,
     NOT_HERE,
     NOT_OFFERED,
@@ -99,16 +101,24 @@ class GroupFileTransfers:
         self._chunks = ChunkTransfer(outbox.context, files)
         self._shares: dict[str, dict[bytes, _Share]] = {}
         """By the name of the file, and the member."""
+        self._offered_to: set[bytes] = set()
+        """The members that are offered a file now: one at a time, so that a slow one holds up
+        nobody else."""
+        self._to_be_dropped: list[bytes] = []
         self._received: dict[str, Progress] = {}
+        self._receiving: dict[str, Wakeup] = {}
+        """By the name of the file: each is received by a task of its own."""
         self._fetch_delay = RedialDelay(outbox.context.rng)
         self._pushed_at: dict[str, float] = {}
 
     async def run(self) -> None:
         """Send and receive files until cancelled. Raises RequestErrors of the history."""
         self._shares.clear()
+        self._offered_to.clear()
+        self._receiving.clear()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._send_all)
-            tasks.start_soon(self._receive_all)
+            tasks.start_soon(self._send_all, tasks)
+            tasks.start_soon(self._receive_all, tasks)
 
     def transfers(self) -> Iterator[FileTransfer]:
         """The files that are on their way."""
@@ -158,20 +168,35 @@ class GroupFileTransfers:
                 share.due_at = -inf
                 self.outgoing()
 
-    async def _send_all(self) -> None:
+    async def _send_all(self, tasks: TaskGroup) -> None:
         while True:
             conversation = await self._history.wait_conversation()
             await self._remove_dropped(conversation.files_out, Kind.OUT)
+            roots, self._to_be_dropped = self._to_be_dropped, []
+            if roots:
+                tasks.start_soon(self._chunks.drop, list(self._relays()), roots)
             wait_s = CHECK_S
             for pending in conversation.files_out.files:
                 if self._is_joined:
-                    wait_s = min(wait_s, await self._send(conversation, pending))
+                    wait_s = min(wait_s, await self._send(tasks, conversation, pending))
             for shared in conversation.shared.passed_on[-PENDING_MAX:]:
                 if self._is_joined:
-                    wait_s = min(wait_s, await self._pass_on(shared))
+                    wait_s = min(wait_s, await self._pass_on(tasks, shared))
             await self.outgoing.wait(wait_s)
 
-    async def _send(self, conversation: GroupConversation, pending: PendingFile) -> float:
+    def _relays(self) -> Iterator[tuple[Route, bytes]]:
+        """The relays of all members that are contacts, each once, with the mailbox of a member."""
+        book, state, found = self._outbox.context.book, self._membership().state, set[str]()
+        for member in () if state is None else state.members:
+            peer = book.by_public(member) if book.is_contact(member) else None
+            for route in () if peer is None else routes_to(peer, book, self._own):
+                if route.is_relay and route.url not in found:
+                    found.add(route.url)
+                    yield route, mailbox_of(member)
+
+    async def _send(
+        self, tasks: TaskGroup, conversation: GroupConversation, pending: PendingFile
+    ) -> float:
         """Send a file of this node to members; returns the delay before the next attempt."""
         files = conversation.files_out
         try:
@@ -193,15 +218,15 @@ class GroupFileTransfers:
             is_refused = pending.ended and Transfer.RECEIVED not in pending.ended.values()
             transfer = Transfer.REFUSED if is_refused else Transfer.RECEIVED
             await self._record(files, pending, transfer, "by all members" if is_refused else "")
+            self._drop_later(stored.root)
             return CHECK_S
 
         async def ended(member: bytes, refusal: str | None) -> None:
             await self._end_for(pending, member, refusal)
 
-        wait_s = await self._offer_all(pending.name, pending.file, stored, wanted, ended)
-        return 0.0 if wanted <= {public_key_of(each) for each in pending.ended} else wait_s
+        return self._offer_all(tasks, pending.name, pending.file, stored, wanted, ended)
 
-    async def _pass_on(self, shared: SharedFile) -> float:
+    async def _pass_on(self, tasks: TaskGroup, shared: SharedFile) -> float:
         """Send a file of another member to those that get its message through this node."""
         stored = self._stored(shared)
         if stored is None or self._is_over(shared.file):
@@ -209,43 +234,57 @@ class GroupFileTransfers:
             return CHECK_S
         targets = shared.targets & set(self._membership().active)
         targets -= {self._own, public_key_of(shared.by)}
-        if await self._files.store.count(stored) < shared.file.chunks:
-            return CHECK_S
         shares = self._shares.get(shared.name, {})
         wanted = {each for each in targets if each not in shares or not shares[each].is_done}
+        if not wanted or await self._files.store.count(stored) < shared.file.chunks:
+            return CHECK_S
 
         async def ended(member: bytes, refusal: str | None) -> None:
             del member, refusal  # the author hears of it, too
 
-        return await self._offer_all(shared.name, shared.file, stored, wanted, ended)
+        return self._offer_all(tasks, shared.name, shared.file, stored, wanted, ended)
 
-    async def _offer_all(
+    def _offer_all(
         self,
+        tasks: TaskGroup,
         name: str,
         file: File,
         stored: StoredFile,
         members: set[bytes],
         ended: Callable[[bytes, str | None], Awaitable[None]],
     ) -> float:
-        """Offer a file to members, as many at once as the node transfers files."""
-        context = self._outbox.context
+        """Offer a file to the members for whom that is due; returns the delay until it is due for
+        another one."""
+        context, wait_s = self._outbox.context, CHECK_S
         book, now = context.book, context.now()
         shares = self._shares.setdefault(name, {})
-        contacts = sorted(each for each in members if book.is_contact(each))
+        for member in sorted(each for each in members if book.is_contact(each)):
+            share = shares.setdefault(member, _Share(Progress(), RedialDelay(context.rng)))
+            if share.is_done or member in self._offered_to:  # that wakes this at its end
+                continue
+            if share.due_at > now:
+                wait_s = min(wait_s, share.due_at - now)
+                continue
+            self._offered_to.add(member)
+            tasks.start_soon(self._offer_one, name, member, file, stored, share, ended)
+        return wait_s
 
-        async def offer(member: bytes, share: _Share) -> None:
+    async def _offer_one(
+        self,
+        name: str,
+        member: bytes,
+        file: File,
+        stored: StoredFile,
+        share: _Share,
+        ended: Callable[[bytes, str | None], Awaitable[None]],
+    ) -> None:
+        try:
             async with self._files.limiter:
                 if await self._offer(member, file, stored, share, ended):
                     await self._tell(member, FileStatus(name.rpartition("!")[2], "stored"))
-
-        async with anyio.create_task_group() as tasks:
-            for member in contacts:
-                share = shares.setdefault(member, _Share(Progress(), RedialDelay(context.rng)))
-                if share.due_at <= now and not share.is_done:
-                    tasks.start_soon(offer, member, share)
-        now = context.now()
-        due = [shares[each].due_at - now for each in contacts if not shares[each].is_done]
-        return max(0.0, min([CHECK_S, *due]))
+        finally:
+            self._offered_to.discard(member)
+            self.outgoing()
 
     async def _offer(
         self,
@@ -344,16 +383,30 @@ class GroupFileTransfers:
 
     # Receiving.
 
-    async def _receive_all(self) -> None:
+    async def _receive_all(self, tasks: TaskGroup) -> None:
         while True:
             conversation = await self._history.wait_conversation()
             await self._remove_dropped(conversation.files_in, Kind.IN)
-            wait_s = CHECK_S
-            for number, pending in enumerate(conversation.files_in.files):
-                if not self._is_joined:  # nobody gives it anything
-                    break
-                wait_s = min(wait_s, await self._receive(conversation, pending, number))
-            await self.incoming.wait(wait_s)
+            for pending in conversation.files_in.files:
+                wakeup = self._receiving.get(pending.name)
+                if wakeup is not None:
+                    wakeup()
+                elif self._is_joined:  # else nobody gives it anything
+                    wakeup = self._receiving[pending.name] = Wakeup()
+                    tasks.start_soon(self._receive_one, pending.name, wakeup)
+            await self.incoming.wait(CHECK_S)
+
+    async def _receive_one(self, name: str, wakeup: Wakeup) -> None:
+        while self._is_joined:
+            conversation = await self._history.wait_conversation()
+            pending = conversation.files_in.find(name)
+            if pending is None:
+                break
+            number = conversation.files_in.files.index(pending)
+            wait_s = await self._receive(conversation, pending, number)
+            if conversation.files_in.find(name) is not None:
+                await wakeup.wait(wait_s)
+        del self._receiving[name]
 
     async def _receive(
         self, conversation: GroupConversation, pending: PendingFile, number: int
@@ -534,6 +587,15 @@ class GroupFileTransfers:
             self._pushed_at.pop(pending.name, None)
 
     async def _remove_dropped(self, files: PendingFiles, kind: Kind) -> None:
-        """Remove the files of messages that were deleted."""
+        """Remove the files of messages that were deleted, those that were given to others also at
+        relays."""
         for name in files.take_dropped():
+            stored = self._files.store.find(stream_of(self._group, kind, name))
+            if stored is not None and stored.leaves:
+                self._drop_later(stored.root)
             await self._files.remove(self._group, kind, name)
+
+    def _drop_later(self, root: bytes) -> None:
+        """Remove a file at relays, as a task of its own."""
+        self._to_be_dropped = [*self._to_be_dropped, root][-DROPS_MAX:]
+        self.outgoing()

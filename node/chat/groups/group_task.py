@@ -13,6 +13,7 @@ from functools import partial
 from hashlib import sha256
 
 import anyio
+import anyio.lowlevel
 import msgspec
 
 from millpond.actors.errors import (
@@ -48,7 +49,6 @@ from millpond.node.chat.groups.signed import (
     GroupRecord,
     message_hash,
     read_message,
-    read_record,
     record_hash,
     sign,
 )
@@ -96,6 +96,8 @@ DAY_S = 86_400.0
 PAYLOAD_BYTES_MAX = BYTES_MAX
 """The most bytes of records in one sealed message: those of a whole group fit, as an invitation has
 to."""
+RECORDS_AT_ONCE = 32
+"""The most records that are verified in one turn of the event loop: some 5 ms."""
 HOPS_UNKNOWN = 8
 """The hops of a message that is passed on after a restart."""
 
@@ -144,6 +146,7 @@ class GroupTask:
             group, outbox, self._history, files, lambda: self.membership, self._tell
         )
         self._announcements: deque[Announcement] = deque(maxlen=ANNOUNCED_MAX)
+        self._flush_lock = anyio.Lock()
         self._message_added = Wakeup()
         self._receipt_due = Wakeup()
         self._announced = Wakeup()
@@ -170,6 +173,11 @@ class GroupTask:
     def is_joined(self) -> bool:
         """True if this node takes part."""
         return self.status is MemberStatus.JOINED
+
+    @property
+    def has_left(self) -> bool:
+        """True if this node has left, or has declined an invitation."""
+        return self.membership.has_left(self._own)
 
     async def run(self) -> None:
         """Read the history, then send and receive. Raises RequestErrors of the streams."""
@@ -374,12 +382,15 @@ class GroupTask:
         return f"{self.name_of(record.by)} {self._note_text(record, Added.FOLLOWED)}"
 
     async def flush(self) -> None:
-        """Send what was announced, once."""
-        for _ in range(len(self._announcements)):
-            each = self._announcements.popleft()
-            each.targets -= await self._dispatch(each)
-            if each.targets:
-                self._announcements.append(each)
+        """Send each announcement once. Those that do not reach all stay."""
+        async with self._flush_lock:
+            for _ in range(len(self._announcements)):
+                each = self._announcements.popleft()
+                try:
+                    each.targets -= await self._dispatch(each)
+                finally:
+                    if each.targets:
+                        self._announcements.append(each)
 
     # Receiving.
 
@@ -411,14 +422,14 @@ class GroupTask:
         self._has_held()
         self.files.incoming()
 
-    def _announce_statements(self, stored: Iterable[bytes]) -> None:
+    def _announce_statements(self, stored: Iterable[GroupRecord]) -> None:
         """Tell all members of statements of those that this node has added: two that were invited
         together do not know of each other that they have joined."""
         members = {} if self.membership.state is None else self.membership.state.members
-        for signed in stored:
-            record = read_record(signed)
+        for record in stored:
             member = members.get(record.by)
             if record.change in STATEMENTS and member is not None and member.added_by == self._own:
+                signed = self.membership.stored(record)
                 self._announce(signed, set(self.membership.active) - {record.by})
 
     async def _take_records(self, signed: Sequence[bytes]) -> None:
@@ -428,35 +439,30 @@ class GroupTask:
 
     async def _store_records(
         self, conversation: GroupConversation, signed: Iterable[bytes]
-    ) -> list[bytes]:
-        """Store new records, with the lock held; gives them."""
+    ) -> list[GroupRecord]:
+        """Store new records, with the lock held; gives them. Many take several turns."""
         was_joined, taken = self.is_joined, list[tuple[GroupRecord, Added]]()
-        stored: list[bytes] = []
-        for each in signed:
-            try:
-                outcomes = self.membership.add(each, self._history.now())
-            except BadRecord as error:
-                log.warning("group record refused: group=%s: %s", self.id, error)
-                continue
-            for record, outcome in outcomes:
-                if outcome not in (Added.KNOWN, Added.WAITING):
-                    taken.append((record, outcome))
-                    stored.append(self.membership.stored(record))
-        if not stored:
-            return []
         is_kept = False
         try:
-            if not (await self._members_tail()):
-                await self._members_stream.create(2 * BYTES_MAX)
-            await self._members_stream.append(stored)
+            for number, each in enumerate(signed, 1):
+                taken += self._added(each)
+                if not number % RECORDS_AT_ONCE:
+                    await anyio.lowlevel.checkpoint()
+                    if self._history.conversation is not conversation:
+                        raise OutcomeUnknown("the history is read again")
+            stored = [self.membership.stored(record) for record, _ in taken]
+            if stored:
+                if not (await self._members_tail()):
+                    await self._members_stream.create(2 * BYTES_MAX)
+                await self._members_stream.append(stored)
             is_kept = True
         finally:
             if not is_kept:
                 self._history.reset()  # what is known is not what is stored
-        if was_joined or self.is_joined:
-            now_ms = self._history.now_ms
+        if stored and (was_joined or self.is_joined):
+            now_ms, news = self._history.now_ms, taken
             if not was_joined:  # all before is no news
-                taken = [each for each in taken if each[0].by == self._own][-1:]
+                news = [each for each in taken if each[0].by == self._own][-1:]
             notes = [
                 conversation.note(
                     record_hash(record)[:UUID_BYTES].hex(),
@@ -464,10 +470,19 @@ class GroupTask:
                     peer_id(record.by),
                     now_ms,
                 )
-                for record, outcome in taken
+                for record, outcome in news
             ]
             await self._history.append(conversation, notes)
-        return stored
+        return [record for record, _ in taken]
+
+    def _added(self, signed: bytes) -> list[tuple[GroupRecord, Added]]:
+        """The new records that are known by a signed one: that itself, and those that waited."""
+        try:
+            outcomes = self.membership.add(signed, self._history.now())
+        except BadRecord as error:
+            log.warning("group record refused: group=%s: %s", self.id, error)
+            return []
+        return [each for each in outcomes if each[1] not in (Added.KNOWN, Added.WAITING)]
 
     async def _members_tail(self) -> int:
         try:
@@ -816,6 +831,8 @@ class GroupTask:
         except UnknownStream:
             return membership
         async for sequence, signed in self._members_stream.read(info.trim_point, info.tail):
+            if not sequence % RECORDS_AT_ONCE:
+                await anyio.lowlevel.checkpoint()
             try:
                 membership.add(signed, self._outbox.context.now(), is_stored=True)
             except BadRecord as error:

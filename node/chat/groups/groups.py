@@ -23,18 +23,26 @@ from millpond.node.outbox.outbox import Outbox
 from millpond.node.outbox.requests import PeerRequests
 from millpond.node.peers.identity import BadPeerId, peer_id, public_key_of
 from millpond.node.peers.peer import Peer
+from millpond.node.peers.peer_store import Statement
 from millpond.transports.p2p.bodies import read_body
 
 log = logging.getLogger(__name__)
 
 GROUPS_MAX = 256
-"""The most groups of a node, with those that it has left."""
+"""The most groups of a node, without those that it has left."""
 INVITATIONS_MAX = 32
 """The most invitations that wait for an answer."""
+INVITATIONS_OF_CONTACT_MAX = 8
+"""The most of them that one contact has sent."""
+LEFT_MAX = 32
+"""The most groups that the node has left and still knows, so that the other members hear of it, and
+its history is searched."""
 RETRY_S = 2.0
 LOADED_S = 3.0
 _INSERT = "INSERT OR IGNORE INTO groups VALUES (?, ?)"
 _DELETE = "DELETE FROM groups WHERE id = ?"
+_INSERT_SENDER = "INSERT OR REPLACE INTO invitations VALUES (?, ?)"
+_DELETE_SENDER = "DELETE FROM invitations WHERE id = ?"
 CHANGES = {
     "add": Change.ADD,
     "remove": Change.REMOVE,
@@ -61,6 +69,10 @@ class Groups:
         query = outbox.context.store.query("SELECT id FROM groups ORDER BY added_at, id")
         for (group,) in query:
             self._groups[group] = self._task(group)
+        self._senders = dict[bytes, bytes](
+            outbox.context.store.query("SELECT id, sender FROM invitations")
+        )
+        """The contacts that have sent the invitations which are not accepted."""
 
     def register(self, peer_requests: PeerRequests) -> None:
         """Add the handlers of operations 40 to 43."""
@@ -106,25 +118,42 @@ class Groups:
         """Members may have become contacts."""
         self._wake()
 
-    async def _add(self, group: bytes) -> GroupTask:
-        """Raises OSError and BufferFull."""
+    async def _add(self, group: bytes, sender: bytes | None = None) -> GroupTask:
+        """The task of a group, `sender`: into which a contact invites. Raises OSError and
+        BufferFull."""
         if group in self._groups:
             return self._groups[group]
-        if len(self._groups) >= GROUPS_MAX:
+        if self._is_full:
             raise BufferFull(f"a node has at most {GROUPS_MAX} groups")
-        store = self._outbox.context.store
-        await store.write([(_INSERT, (group, self._outbox.context.now()))])
+        statements: list[Statement] = [(_INSERT, (group, self._outbox.context.now()))]
+        if sender is not None:
+            statements.append((_INSERT_SENDER, (group, sender)))
+        await self._outbox.context.store.write(statements)
         task = self._groups[group] = self._task(group)
+        if sender is not None:
+            self._senders[group] = sender
         self._start(task)
         return task
 
+    @property
+    def _is_full(self) -> bool:
+        return sum(not each.has_left for each in self._groups.values()) >= GROUPS_MAX
+
     async def _forget(self, task: GroupTask) -> None:
         """Raises OSError."""
-        await self._outbox.context.store.write([(_DELETE, (task.group,))])
+        deletions = [(each, (task.group,)) for each in (_DELETE, _DELETE_SENDER)]
+        await self._outbox.context.store.write(deletions)
         self._groups.pop(task.group, None)
+        self._senders.pop(task.group, None)
         task.close()
         if task.group in self._scopes:
             self._scopes.pop(task.group).cancel()
+
+    async def _forget_oldest_left(self) -> None:
+        """Raises OSError."""
+        left = [each for each in self._groups.values() if each.has_left]
+        for each in left[: max(0, len(left) - LEFT_MAX)]:
+            await self._forget(each)
 
     # Receiving.
 
@@ -134,8 +163,19 @@ class Groups:
         if task is None:
             async with self._lock:
                 task = await self._invited(peer, payload)
-        if task is not None:
-            await task.receive(peer, payload)
+        if task is None:
+            return
+        await task.wait_loaded()
+        if task.is_joined:
+            self._senders.pop(task.group, None)
+        await task.receive(peer, payload)
+        is_withdrawn = task.status is None and task.membership.state is not None
+        if is_withdrawn and task.group in self._senders:
+            log.info("invitation withdrawn: group=%s", task.id)
+            try:
+                await self._forget(task)
+            except OSError as error:
+                raise BufferFull(str(error)) from error
 
     async def _invited(self, peer: bytes, payload: GroupPayload) -> GroupTask | None:
         """The task of a new group if the payload is an invitation of a contact into it."""
@@ -147,15 +187,24 @@ class Groups:
         if own is not MemberStatus.INVITED or peer not in membership.active:
             context.drop("unknown_group", f"sender={peer_id(peer)}")
             return None
-        waiting = [each for each in self._groups.values() if each.status is MemberStatus.INVITED]
-        if len(waiting) >= INVITATIONS_MAX or len(self._groups) >= GROUPS_MAX:
+        if self._is_full or not self._takes_invitation(peer):
             context.drop("group_limit", f"sender={peer_id(peer)}")
             return None
         log.info("invited into a group: by=%s", peer_id(peer))
         try:
-            return await self._add(payload.group)
+            return await self._add(payload.group, peer)
         except OSError as error:
             raise BufferFull(str(error)) from error
+
+    def _takes_invitation(self, sender: bytes) -> bool:
+        """False if many wait for an answer, or many of this contact."""
+        waiting = []
+        for group, task in self._groups.items():
+            is_unread = task.status is None and group in self._senders
+            if is_unread or task.status is MemberStatus.INVITED:
+                waiting.append(self._senders.get(group))
+        of_sender = waiting.count(sender)
+        return len(waiting) < INVITATIONS_MAX and of_sender < INVITATIONS_OF_CONTACT_MAX
 
     # Conversations, for requests about them.
 
@@ -164,7 +213,7 @@ class Groups:
         try:
             found = self._groups.get(public_key_of(text))
         except BadPeerId:
-            named = [each for each in self._groups.values() if self.name(each) == text]
+            named = [each for each in self.listed if self.name(each) == text]
             found = named[0] if len(named) == 1 else None
         return found
 
@@ -179,7 +228,7 @@ class Groups:
         """The name of a group; with a part of its id if another group, or a peer, has that name."""
         state = task.membership.state
         name = task.id[:8] if state is None else state.name
-        others = [each for each in self._groups.values() if each is not task]
+        others = [each for each in self.listed if each is not task]
         is_taken = self._outbox.context.book.by_name(name) is not None or any(
             each.membership.state is not None and each.membership.state.name == name
             for each in others
@@ -188,6 +237,11 @@ class Groups:
 
     def __iter__(self) -> Iterator[GroupTask]:
         return iter(list(self._groups.values()))
+
+    @property
+    def listed(self) -> Sequence[GroupTask]:
+        """The groups that people see: without those that this node has left."""
+        return [each for each in self._groups.values() if not each.has_left]
 
     async def chat_info(self, task: GroupTask, *, is_single: bool = False) -> b.ChatInfo:
         """The conversation of a group. `is_single`: with the names of its members."""
@@ -338,12 +392,17 @@ class Groups:
                 raise BadRecord(f"unknown change {request.change!r}")
 
     async def _leave(self, task: GroupTask) -> None:
+        """Leave a group; one from which this node was removed is forgotten."""
         own = self._outbox.context.identity.public
+        if task.status is None:
+            await self._forget(task)
+            return
         if task.membership.is_admin(own):
             self._check_last_admin(task)
             await task.change(Change.REMOVE, [(own, "")])
         else:
             await task.change(Change.LEAVE)
+        await self._forget_oldest_left()
 
     def _check_last_admin(self, task: GroupTask) -> None:
         membership, own = task.membership, self._outbox.context.identity.public
@@ -375,7 +434,10 @@ class Groups:
             await task.change(Change.JOIN if request.accept else Change.LEAVE)
         except BadRecord as error:
             return write_body(b.GroupAnswer(None, str(error)))
-        if not request.accept:
+        if request.accept:
+            await self._outbox.context.store.write([(_DELETE_SENDER, (task.group,))])
+            self._senders.pop(task.group, None)
+        else:
             await task.flush()
             await self._forget(task)
         return write_body(b.GroupAnswer(task.id))

@@ -37,6 +37,13 @@ OTHERS_MAX = 16
 WAITING_MAX = 64
 """The most records that are kept until their predecessors come."""
 STATEMENTS_MAX = 2 * RECORDS_MAX
+REMOVALS_MAX = MEMBERS_MAX + 2 * OTHERS_MAX
+"""The last of the records are for removals and for the ends of forks, so that an admin who fills
+the group can be removed. Nobody is added there, so they are enough to remove all, one by one."""
+LEAVES_MAX = MEMBERS_MAX
+"""The last of the statements are for members who leave."""
+SPARED_BYTES = 208 * 1024
+"""The last of the bytes are for both."""
 GRACE_S = 600.0
 """A message that a member has written before its removal is accepted for so long after it."""
 
@@ -92,13 +99,21 @@ class Fork(msgspec.Struct, frozen=True):
     other: bytes
 
 
+class Statement(msgspec.Struct, frozen=True):
+    """A statement of a member, and its signed bytes."""
+
+    record: GroupRecord
+    signed: bytes
+
+
 class Departure(msgspec.Struct, frozen=True):
-    """The removal of a member, or its leaving: in an epoch, at a time (ms), heard of here at
-    `heard_at` (seconds)."""
+    """The removal of a member, or its leaving (`is_own`): in an epoch, at a time (ms), heard of
+    here at `heard_at` (seconds)."""
 
     epoch: int
     at: int
     heard_at: float
+    is_own: bool = True
 
 
 def applied(state: GroupState | None, record: GroupRecord, head: bytes) -> GroupState:
@@ -169,7 +184,7 @@ class Membership:
         """The followed branch."""
         self._waiting: dict[bytes, list[bytes]] = {}
         self._waiting_count = 0
-        self._statements: dict[tuple[bytes, bytes], dict[Change, bytes]] = {}
+        self._statements: dict[tuple[bytes, bytes], dict[Change, Statement]] = {}
         """Statements, by their member and the record that has added it."""
         self._statement_count = 0
         self._taken: set[bytes] = set()
@@ -197,7 +212,7 @@ class Membership:
             try:
                 record = read_record(signed)
                 heard_at = min(now, record.at / 1000) if is_stored else now
-                outcome = self._add(record, signed, heard_at)
+                outcome = self._add(record, signed, heard_at, is_stored=is_stored)
             except BadRecord:
                 if not done:
                     raise
@@ -210,23 +225,21 @@ class Membership:
                 todo.extend(released)
         return done
 
-    def _add(self, record: GroupRecord, signed: bytes, now: float) -> Added:
+    def _add(self, record: GroupRecord, signed: bytes, now: float, *, is_stored: bool) -> Added:
         digest = record_hash(record)
         if record.change is Change.CREATE:
             if digest != self.group:
                 raise BadRecord("of another group")
         elif record.group != self.group:
             raise BadRecord("of another group")
-        if digest in self._records or digest in self._statement_hashes(record):
+        if digest in self._records or self._has_statement(record):
             return Added.KNOWN
-        if self._bytes + len(signed) > BYTES_MAX:
-            raise BadRecord("the group has too many records")
         if record.change is not Change.CREATE and record.previous not in self._records:
+            self._check_bytes(len(signed), BYTES_MAX)
             return self._wait(record, signed)
         if record.change in STATEMENTS:
-            return self._add_statement(record, signed, now)
-        if len(self._records) >= RECORDS_MAX:
-            raise BadRecord("the group has too many records")
+            return self._add_statement(record, signed, now, is_stored=is_stored)
+        self._check_room(record, len(signed), is_stored=is_stored)
         state = applied(self._state_after(record.previous), record, digest)
         is_next = self.state is None or record.previous == self.state.head
         if not is_next and len(self._records) - len(self._path) >= OTHERS_MAX:
@@ -245,9 +258,36 @@ class Membership:
             return Added.FOLLOWED
         return Added.FORKED
 
-    def _statement_hashes(self, record: GroupRecord) -> Iterable[bytes]:
-        found = self._statements.get((record.by, record.previous), {})
-        return [record_hash(read_record(each)) for each in found.values()]
+    def _has_statement(self, record: GroupRecord) -> bool:
+        found = self._statements.get((record.by, record.previous), {}).get(record.change)
+        return found is not None and found.record == record
+
+    def _check_bytes(self, size: int, most: int) -> None:
+        if self._bytes + size > most:
+            raise BadRecord("the group has too many records")
+
+    def _check_room(self, record: GroupRecord, size: int, *, is_stored: bool = False) -> None:
+        """Raises BadRecord if there is no room for a record, or for a statement."""
+        takes_all = is_stored or self._makes_smaller(record)
+        self._check_bytes(size, BYTES_MAX if takes_all else BYTES_MAX - SPARED_BYTES)
+        if record.change in STATEMENTS:
+            if self._statement_count >= STATEMENTS_MAX - (0 if takes_all else LEAVES_MAX):
+                raise BadRecord("the group has too many statements")
+        elif len(self._records) >= RECORDS_MAX - (0 if takes_all else REMOVALS_MAX):
+            raise BadRecord("the group has too many records")
+
+    def _makes_smaller(self, record: GroupRecord) -> bool:
+        """True if a record removes members, ends a fork, or says that a member leaves, and nothing
+        else: there is an end of such records."""
+        if record.change is Change.REMOVE:
+            return not record.text and not record.other and not any(dict(record.members).values())
+        if record.change is Change.SETTLE:
+            ends = any(record.other in (each.kept, each.other) for each in self.forks)
+            return ends and not record.text
+        member = None if self.state is None else self.state.members.get(record.by)
+        is_current = member is not None and member.added == record.previous
+        is_leave = record.change is Change.LEAVE and is_current
+        return is_leave and self.status(record.by) is MemberStatus.JOINED
 
     def _wait(self, record: GroupRecord, signed: bytes) -> Added:
         waiting = self._waiting.setdefault(record.previous, [])
@@ -261,18 +301,21 @@ class Membership:
         self._waiting_count += 1
         return Added.WAITING
 
-    def _add_statement(self, record: GroupRecord, signed: bytes, now: float) -> Added:
+    def _add_statement(
+        self, record: GroupRecord, signed: bytes, now: float, *, is_stored: bool
+    ) -> Added:
         added = self._records[record.previous]
         is_founder = added.change is Change.CREATE and added.by == record.by
         is_added = added.change is Change.ADD and record.by in (key for key, _ in added.members)
         if not (is_founder or is_added) or record.epoch != added.epoch:
             raise BadRecord("its author was not added so")
+        if not is_stored and (record.members or record.text or record.other):
+            raise BadRecord("a statement has no more than its change")
         statements = self._statements.setdefault((record.by, record.previous), {})
         if record.change in statements:
             return Added.KNOWN
-        if self._statement_count >= STATEMENTS_MAX:
-            raise BadRecord("the group has too many statements")
-        statements[record.change] = signed
+        self._check_room(record, len(signed), is_stored=is_stored)
+        statements[record.change] = Statement(record, signed)
         self._statement_count += 1
         self._bytes += len(signed)
         if record.change is Change.LEAVE:
@@ -297,7 +340,8 @@ class Membership:
     def _follow(self, record: GroupRecord, state: GroupState, now: float) -> None:
         if self.state is not None:
             for key in self.state.members.keys() - state.members.keys():
-                self._gone[key] = Departure(record.epoch, record.at, now)
+                is_own = key == record.by or self.has_left(key)
+                self._gone[key] = Departure(record.epoch, record.at, now, is_own)
         for key, _ in record.members if record.change is Change.ADD else ():
             self._gone.pop(key, None)
         self.state = state
@@ -340,7 +384,8 @@ class Membership:
         self.state = state
         if before is not None:
             for key in before.members.keys() - state.members.keys():
-                self._gone[key] = Departure(state.epoch, self._records[head].at, now)
+                at, is_own = self._records[head].at, self.has_left(key)
+                self._gone[key] = Departure(state.epoch, at, now, is_own)
         for key in state.members:
             if self.status(key) is not MemberStatus.LEFT:
                 self._gone.pop(key, None)
@@ -386,6 +431,11 @@ class Membership:
             MemberStatus.JOINED if is_founder or Change.JOIN in statements else MemberStatus.INVITED
         )
 
+    def has_left(self, key: bytes) -> bool:
+        """True for a member that has left or has declined, by its own word."""
+        status, gone = self.status(key), self._gone.get(key)
+        return status is MemberStatus.LEFT or (status is None and gone is not None and gone.is_own)
+
     def is_admin(self, key: bytes) -> bool:
         """True for an admin that takes part."""
         member = None if self.state is None else self.state.members.get(key)
@@ -430,12 +480,12 @@ class Membership:
             if record.epoch >= epoch:
                 yield self._signed[digest]
         for statements in self._statements.values():
-            yield from statements.values()
+            yield from (each.signed for each in statements.values())
 
     def stored(self, record: GroupRecord) -> bytes:
         """The signed bytes of a known record or statement."""
         if record.change in STATEMENTS:
-            return self._statements[record.by, record.previous][record.change]
+            return self._statements[record.by, record.previous][record.change].signed
         return self._signed[record_hash(record)]
 
     def own_records(self, own: bytes) -> list[tuple[GroupRecord, bytes]]:
@@ -447,7 +497,7 @@ class Membership:
         ]
         for (by, _), statements in self._statements.items():
             if by == own:
-                found += [(read_record(each), each) for each in statements.values()]
+                found += [(each.record, each.signed) for each in statements.values()]
         return found
 
     def verdict(self, message: GroupMessage, sent_at: int, now: float) -> Verdict:
@@ -504,7 +554,9 @@ class Membership:
         )
         if change not in STATEMENTS:
             applied(state, record, record_hash(record))
-        return sign(record, identity)
+        signed = sign(record, identity)
+        self._check_room(record, len(signed))
+        return signed
 
     def next_hops(
         self, own: bytes, targets: Iterable[bytes], contacts: Set[bytes]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
+import anyio.abc
 import pytest
 
 from millpond.actors.errors import NotAllowed, NotFound
+from millpond.node.chat.chunk_transfer import ANSWERED_WITHIN_S
 from millpond.node.chat.records import Kind, Record, Transfer
 from millpond.node.node import Node
 from millpond.node.outbox.mailbox import KEYS_SUFFIX, mailbox_of
@@ -28,6 +31,7 @@ from tests.node.chat.groups.group_nodes import (
     until_texts,
 )
 from tests.node.outbox.peer_nodes import PeerNode, until
+from tests.ports import free_port
 
 pytestmark = pytest.mark.anyio
 
@@ -233,6 +237,79 @@ async def test_a_deleted_message_takes_its_file_with_it_at_all_members(tmp_path:
             await until(lambda node=node: not node.peer_services.files.store.files)
             with pytest.raises(NotFound):
                 await read(node, group)
+
+
+async def test_a_file_leaves_relays_when_its_message_is_deleted_or_all_have_it(
+    tmp_path: Path,
+) -> None:
+    relay = PeerNode(tmp_path, "relay", relay=True)
+    alice, bob = (PeerNode(tmp_path, name, via=("relay",)) for name in ("alice", "bob"))
+    for me, other in ((alice, bob), (bob, alice)):
+        me.knows(relay)
+        me.knows(other, dials=False, relays=(relay.as_relay,))
+        relay.knows(me, dials=False)
+    async with relay.node() as between, alice.node() as a:
+        keys = mailbox_of(bob.public) + KEYS_SUFFIX
+        async with bob.node() as b:
+            await until(lambda: bool(between.outbox.context.local.count(keys)))
+            group = await whole_group(a, b, names=("bob",))
+        kept = between.peer_services.relayed_files
+        uuid = os.urandom(16)
+        for each in (uuid, os.urandom(16)):
+            await send_file(a, group, os.urandom(2 * CHUNK_BYTES), uuid=each)
+        await until(lambda: len(kept.files) == 2)
+        await say(a, group, "", action="delete", about=uuid)
+        await until(lambda: len(kept.files) == 1)
+        async with bob.node() as b:
+            await until_state(b, group, Kind.FILE_IN, Transfer.RECEIVED)
+            await until(lambda: not kept.files)
+
+
+async def test_a_slow_member_holds_up_no_other_file(tmp_path: Path) -> None:
+    """The line to Carol takes the beginning of a file, and then nothing more."""
+    alice, bob, carol = (PeerNode(tmp_path, name) for name in ("alice", "bob", "carol"))
+    port = free_port()
+    for other in (bob, carol):
+        alice.knows(other)
+        other.knows(alice, dials=False)
+        alice.learns_key_of(other)
+        other.learns_key_of(alice)
+    alice.changes(carol, addresses=(f"tcp://127.0.0.1:{port}",))
+    is_slow = False
+    is_stuck = anyio.Event()
+
+    async def forward(source: anyio.abc.SocketStream, sink: anyio.abc.SocketStream) -> None:
+        count = 0
+        async for data in source:
+            count += len(data)
+            if is_slow and count > CHUNK_BYTES:
+                is_stuck.set()
+                await anyio.sleep_forever()
+            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                await sink.send(data)
+
+    async def pass_on(near: anyio.abc.SocketStream) -> None:
+        host, _, far_port = carol.address.partition(":")
+        with suppress(OSError):  # her node may be off
+            async with near, await anyio.connect_tcp(host, int(far_port)) as far:
+                async with anyio.create_task_group() as both:
+                    both.start_soon(forward, near, far)
+                    await forward(far, near)
+                    both.cancel_scope.cancel()
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=port)
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, pass_on)
+        async with alice.node() as a, bob.node() as b, carol.node() as c:
+            group = await whole_group(a, b, c, names=("bob", "carol"))
+            is_slow = True
+            started = anyio.current_time()
+            await send_file(a, group, os.urandom(4 * CHUNK_BYTES))
+            await is_stuck.wait()
+            await send_file(a, group, b"for all who can")
+            await until_state(b, group, Kind.FILE_IN, Transfer.RECEIVED, count=2)
+            assert anyio.current_time() - started < ANSWERED_WITHIN_S / 2
+        tasks.cancel_scope.cancel()
 
 
 async def test_two_members_may_choose_the_same_uuid(tmp_path: Path) -> None:

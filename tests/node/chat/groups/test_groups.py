@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from millpond.actors.errors import DataTooLarge, NotAllowed
-from millpond.node.chat.groups.group_task import HELD_OF_STRANGERS_MAX, TEXT_BYTES_MAX
-from millpond.node.chat.groups.groups import GROUPS_MAX, INVITATIONS_MAX
-from millpond.node.chat.groups.signed import GroupMessage, sign
+from millpond.node.chat.groups.group_task import (
+    HELD_OF_STRANGERS_MAX,
+    RECORDS_AT_ONCE,
+    TEXT_BYTES_MAX,
+    Announcement,
+)
+from millpond.node.chat.groups.groups import GROUPS_MAX, INVITATIONS_OF_CONTACT_MAX, LEFT_MAX
+from millpond.node.chat.groups.membership import Membership
+from millpond.node.chat.groups.signed import Change, GroupMessage, sign
 from millpond.node.chat.payloads import GroupPayload, Text, encode_payload
 from millpond.node.chat.records import Kind, State, conversation_stream
 from millpond.node.node import Node
@@ -240,26 +248,165 @@ async def test_only_a_member_that_is_a_contact_invites(tmp_path: Path) -> None:
         assert await summary(b, group) is None
 
 
-@pytest.mark.full
-async def test_so_many_groups_and_invitations_and_no_longer_texts(tmp_path: Path) -> None:
+async def test_invitations_of_one_contact_keep_those_of_others_not_away(tmp_path: Path) -> None:
+    alice, bob, carol = acquainted(tmp_path, "alice", "bob", "carol")
+    async with alice.node() as a, carol.node() as c:
+        async with bob.node() as b:
+            for number in range(INVITATIONS_OF_CONTACT_MAX + 1):
+                await create(a, "bob", name=f"pond {number}")
+            dropped = b.outbox.context.dropped
+
+            async def is_full() -> bool:
+                return dropped.get("group_limit") == 1
+
+            await eventually(is_full)
+        async with bob.node() as b:  # it knows after a restart as well
+            dropped = b.outbox.context.dropped
+            await create(a, "bob", name="one more")
+            await eventually(is_full)
+            await accept(b, await create(c, "bob"))
+            groups = list(b.peer_services.chat._groups)
+            assert len(groups) == INVITATIONS_OF_CONTACT_MAX + 1
+            declined = next(each for each in groups if not each.is_joined)
+            await accept(b, declined.id, accepts=False)
+            await accept(b, await create(a, "bob", name="in its place"))
+
+
+async def test_an_invitation_that_is_withdrawn_leaves_nothing(tmp_path: Path) -> None:
     alice, bob = acquainted(tmp_path, "alice", "bob")
     async with alice.node() as a, bob.node() as b:
-        for number in range(INVITATIONS_MAX + 1):
-            group = await create(a, "bob", name=f"pond {number}")
-        dropped = b.outbox.context.dropped
+        group = await create(a, "bob")
+        (task,) = a.peer_services.chat._groups
+        await eventually(lambda: is_listed(b, group))
+        assert await change(a, group, "remove", "bob") is None
 
-        async def is_full() -> bool:
-            return dropped.get("group_limit") == 1
+        async def is_gone() -> bool:
+            return not list(b.peer_services.chat._groups)
 
-        await eventually(is_full)
-        assert len(list(b.peer_services.chat._groups)) == INVITATIONS_MAX
+        await eventually(is_gone)
+        assert task.is_joined
+
+
+async def is_listed(node: Node, group: str) -> bool:
+    return await summary(node, group) is not None
+
+
+async def test_a_group_that_was_left_is_off_the_list_and_the_others_hear_of_it(
+    tmp_path: Path,
+) -> None:
+    alice, bob, carol = acquainted(tmp_path, "alice", "bob", "carol")
+    async with alice.node() as a, bob.node() as b:
+        async with carol.node() as c:
+            group = await create(a, "bob", "carol")
+            await accept(b, group)
+            await accept(c, group)
+            await until_members(3, group, a, b, c)
+            await say(a, group, "before")
+            await until_texts(b, group, ["before"])
+        assert await change(b, group, "leave") is None
+        assert not await is_listed(b, group)
+        await until_members(2, group, a)
+        found = await ask(b, PeerOperation.CHAT_SEARCH, query="before")
+        assert [each["text"] for each in found["found"]] == ["before"]
+        async with carol.node() as c:  # she was away
+            await until_members(2, group, c)
+        # Removed, he sees it until he leaves it.
+        assert await change(a, group, "add", "bob") is None
+        await accept(b, group)
+        await until_members(3, group, b)
+        assert await change(a, group, "remove", "bob") is None
+
+        async def is_removed() -> bool:
+            found = await summary(b, group)
+            return found is not None and found["status"] == "removed"
+
+        await eventually(is_removed)
+        assert await change(b, group, "leave") is None
+        assert not list(b.peer_services.chat._groups)
+
+
+@pytest.mark.full
+async def test_so_many_groups_and_no_longer_texts(tmp_path: Path) -> None:
+    (alice,) = acquainted(tmp_path, "alice")
+    async with alice.node() as a:
+        for number in range(GROUPS_MAX):
+            group = await create(a, name=f"pond {number}")
         with pytest.raises(DataTooLarge):
             await say(a, group, "x" * (TEXT_BYTES_MAX + 1))
         assert (await say(a, group, "x" * TEXT_BYTES_MAX))["sequence"] > 0
-        for number in range(INVITATIONS_MAX + 1, GROUPS_MAX):
-            await create(a, name=f"pond {number}")
         answer = await ask(a, PeerOperation.GROUP_CREATE, name="one more", members=())
         assert answer["id"] is None and "at most 256 groups" in answer["error"]
+        groups = list(a.peer_services.chat._groups)
+        for each in groups[: LEFT_MAX + 1]:
+            assert await change(a, each.id, "leave") is None
+        for number in range(LEFT_MAX + 1):
+            await create(a, name=f"brook {number}")
+        kept = list(a.peer_services.chat._groups)
+        assert (len(kept), groups[0] in kept) == (GROUPS_MAX + LEFT_MAX, False)
+        answer = await ask(a, PeerOperation.GROUP_CREATE, name="one more", members=())
+        assert answer["id"] is None
+
+
+async def test_records_are_verified_in_slices_and_others_have_turns_between(
+    tmp_path: Path,
+) -> None:
+    alice, bob = acquainted(tmp_path, "alice", "bob")
+    async with alice.node() as a, bob.node() as b:
+        group = await create(a, "bob")
+        await accept(b, group)
+        await until_members(2, group, a, b)
+        (task,) = b.peer_services.chat._groups
+        behind = Membership(task.group)
+        for signed in task.membership.signed_since(0):
+            behind.add(signed, 0.0)
+        records = []
+        for number in range(10 * RECORDS_AT_ONCE):
+            records.append(
+                behind.make(alice.identity, Change.RENAME, number, text=f"pond {number}")
+            )
+            behind.add(records[-1], 0.0)
+        epochs = []
+
+        async def watch() -> None:
+            while True:
+                state = task.membership.state
+                assert state is not None
+                epochs.append(state.epoch)
+                await anyio.lowlevel.checkpoint()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch)
+            payload = GroupPayload(group=task.group, records=tuple(records))
+            await task.receive(alice.public, payload)
+            tasks.cancel_scope.cancel()
+        assert max(after - before for before, after in pairwise(epochs)) <= RECORDS_AT_ONCE
+        assert await summary(b, group) is not None
+        assert task.membership.state == behind.state
+
+
+async def test_what_is_announced_is_sent_once_whoever_asks_for_it(tmp_path: Path) -> None:
+    alice, bob = acquainted(tmp_path, "alice", "bob")
+    async with alice.node() as a, bob.node() as b:
+        group = await create(a, "bob")
+        await accept(b, group)
+        await until_members(2, group, a, b)
+        (task,) = a.peer_services.chat._groups
+        await task.flush()
+        now = a.outbox.context.now()
+        known = tuple(task.membership.signed_since(0))[:1]
+        unknown = Identity.from_seed(bytes(32)).public
+        for until in (now + 600, now + 601, now + 602):
+            task._announcements.append(Announcement({bob.public}, until, known))
+        async with anyio.create_task_group() as tasks:
+            for _ in range(4):
+                tasks.start_soon(task.flush)
+        assert not task._announcements
+        # One that is interrupted is not lost.
+        task._announcements.append(Announcement({bob.public, unknown}, now + 600, known))
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await task.flush()
+        assert len(task._announcements) == 1
 
 
 async def test_a_member_that_was_not_heard_of_is_asked_who_it_is(tmp_path: Path) -> None:

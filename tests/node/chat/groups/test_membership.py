@@ -271,6 +271,76 @@ def test_limits() -> None:
                 story.membership.add(sign(record, ALICE), NOW_S)
 
 
+def fills(story: Story, who: Identity) -> None:
+    """An admin changes the group for as long as that is taken."""
+    with pytest.raises(BadRecord, match="too many records"):
+        while True:
+            story.does(who, Change.RENAME, text=f"pond {len(story.signed)}")
+
+
+def test_an_admin_that_fills_the_records_of_a_group_is_removed() -> None:
+    story = Story().joins(BOB, MALLORY)
+    story.does(ALICE, Change.ADMIN, MALLORY)
+    fills(story, MALLORY)
+    story.does(BOB, Change.LEAVE)
+    story.does(ALICE, Change.REMOVE, MALLORY)
+    found = in_order(story.membership.group, story.signed)
+    assert found.active == story.membership.active == [ALICE.public]
+    with pytest.raises(BadRecord, match="too many"):
+        story.does(ALICE, Change.ADD, ERIN)
+
+
+def test_the_room_for_removals_takes_nothing_else_and_is_enough_for_all_of_them() -> None:
+    story = Story().joins(MALLORY)
+    story.does(ALICE, Change.ADMIN, MALLORY)
+    story.does(ALICE, Change.RENAME, text="lake")
+    fork = competing(story, MALLORY, Change.RENAME)
+    story.take(fork)
+    many = [Identity.from_seed(each.to_bytes(32, "big")) for each in range(MEMBERS_MAX - 2)]
+    story.does(MALLORY, Change.ADD, *many)
+    fills(story, MALLORY)
+    known = record_hash(read_record(fork))
+    story.does(MALLORY, Change.SETTLE, other=known)
+    for change, other in ((Change.SETTLE, known), (Change.SETTLE, bytes(32)), (Change.ADMIN, b"")):
+        about = (ALICE,) if change is Change.ADMIN else ()
+        with pytest.raises(BadRecord, match="too many"):
+            story.does(MALLORY, change, *about, other=other)
+    for each in many:
+        story.does(MALLORY, Change.REMOVE, each)
+    story.does(ALICE, Change.REMOVE, MALLORY)
+    assert story.membership.active == [ALICE.public]
+
+
+def test_a_statement_brings_nothing_else() -> None:
+    story = Story()
+    story.does(ALICE, Change.ADD, BOB)
+    state = story.membership.state
+    assert state is not None
+    long = GroupRecord(
+        1, story.membership.group, 1, state.head, BOB.public, NOW_MS, Change.JOIN, text="x" * 64
+    )
+    with pytest.raises(BadRecord, match="no more than its change"):
+        story.take(sign(long, BOB))
+
+
+def test_a_member_that_has_left_is_told_from_one_that_was_removed() -> None:
+    story = Story().joins(BOB, CAROL, DAVE)
+    story.does(BOB, Change.LEAVE)
+    story.does(ALICE, Change.REMOVE, BOB, CAROL)
+    story.does(ALICE, Change.ADMIN, DAVE)
+    story.does(DAVE, Change.REMOVE, DAVE)
+    found = in_order(story.membership.group, story.signed)
+    assert [found.has_left(each.public) for each in (ALICE, BOB, CAROL, DAVE, ERIN)] == [
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
+    story.does(ALICE, Change.ADD, BOB)
+    assert not story.membership.has_left(BOB.public)
+
+
 def message(story: Story, who: Identity, epoch: int | None = None) -> GroupMessage:
     state = story.membership.state
     assert state is not None
