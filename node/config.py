@@ -71,7 +71,8 @@ MAY_BE_ZERO = frozenset(
         "relay_files_bytes_max",
         "requests_per_s_per_peer_max",
         "scrub_bytes_s",
-        *("s2_trim_grace_s", "state_disk_bytes_max", "stream_age_s", "stream_shelf_bytes_max"),
+        *("s2_trim_grace_s", "state_disk_bytes_max", "stream_age_s", "stream_local_bytes_max"),
+        "stream_shelf_bytes_max",
         "window",
     }
 )
@@ -518,6 +519,13 @@ class Config:
     stream_shelf_bytes_max: int = 2**26
     """Cache of records that were read lately, in the form that protocols write. The oldest entry is
     evicted. 0: no cache."""
+    stream_local_bytes_max: int = 0
+    """Bytes of one stream that stay in its file; older records are in the replica alone, and are
+    read there. 0: all stay. A rule (`local=`) overrides it. Needs `replica`. Counter:
+    `millpond_replica_cold_bytes`."""
+    stream_cold_cache_bytes_max: int = 64 * 2**20
+    """Cache in memory of what is read of the replica, in objects of up to 8 MiB. The least recently
+    used one is evicted; one always stays. Counter: `millpond_replica_cold_cache_bytes`."""
     stream_groups_max: int = 1000
     """Consumer groups of one stream. A commit of one more is refused, RustLog 507. Counter:
     `millpond_stream_groups`."""
@@ -744,6 +752,11 @@ class Config:
         )
 
     @property
+    def has_cold_streams(self) -> bool:
+        """True: older records of some streams are to be in the replica alone."""
+        return any(each.local for each in self.streams) or self.stream_local_bytes_max > 0
+
+    @property
     def replica_settings(self) -> ReplicaSettings | None:
         """None: the node has no replica."""
         if not self.replica:
@@ -757,6 +770,7 @@ class Config:
             ack_s=self.replica_ack_s,
             public_url=self.public_url,
             keys=self.replica_keys,
+            cold_cache_bytes_max=self.stream_cold_cache_bytes_max,
         )
 
     @property
@@ -810,6 +824,13 @@ def channel_rules(config: Config) -> RuleTable[ChannelSettings]:
     """The settings of each channel by its name."""
     rules = [(rule, config.channel_settings(rule)) for rule in config.channels]
     return RuleTable(rules, config.channel_settings(None), config.default_durability)
+
+
+def local_bytes_rules(config: Config) -> RuleTable[int]:
+    """The bytes of each stream that stay in its file, by its name; 0: all."""
+    default = config.stream_local_bytes_max
+    rules = [(rule, rule.local or default) for rule in config.streams]
+    return RuleTable(rules, default, config.default_durability)
 
 
 PARSERS: dict[str, Callable[[str], Any]] = {

@@ -46,23 +46,24 @@ class StreamRule(msgspec.Struct, frozen=True):
     """Settings of the streams that match a shell pattern; None: the node's default.
 
     Records go when they are older than `age` seconds, and the oldest when there are more than
-    `bytes`.
+    `bytes`. The newest `local` bytes stay in the stream's file, older records are in the replica.
     """
 
     pattern: str
     age: int | None = None
     bytes: int | None = None
     durability: Durability | None = None
+    local: int | None = None
 
     @staticmethod
     def parse(text: str) -> StreamRule:
-        """Read `PATTERN=OPTION[,OPTION...]`; options are `age=S`, `bytes=N` and
-        `durability=D`. Raises ConfigError."""
+        """Read `PATTERN=OPTION[,OPTION...]`; options are `age=S`, `bytes=N`,
+        `local=N` and `durability=D`. Raises ConfigError."""
         head, *options = text.split(",")
         pattern, equals, first = head.partition("=")
         if not pattern or not equals or "=" not in first:
             raise ConfigError(f"stream rule {text!r}: want PATTERN=age=S,bytes=N,durability=...")
-        values = _options(f"stream rule {text!r}", [first, *options], ("age", "bytes"))
+        values = _options(f"stream rule {text!r}", [first, *options], ("age", "bytes", "local"))
         return StreamRule(pattern, **values)
 
 
@@ -128,8 +129,9 @@ def durability_of(what: str, text: str) -> Durability:
 
 
 def _positive(what: str, text: str, is_fraction: bool) -> float | int:
-    found: float | None = byte_count(text) if what.endswith("bytes") else None
-    if found is None and not what.endswith(("bytes", "attempts")):
+    sizes = ("bytes", "local")
+    found: float | None = byte_count(text) if what.endswith(sizes) else None
+    if found is None and not what.endswith((*sizes, "attempts")):
         found = duration_s(text)
     try:
         value = float(text) if found is None else found

@@ -29,7 +29,7 @@ from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.filesystem import Disk, OsDisk
 from millpond.actors.store.interface import server_stats
 from millpond.actors.store.memory import MemoryStore
-from millpond.actors.streams.names import CHANNELS, qualified_name_of
+from millpond.actors.streams.names import CHANNELS, qualified_name_of, staged_part_of
 from millpond.node import clock_file
 from millpond.node.access.default_policy import KnownPeers
 from millpond.node.access.operator import Operator, make_cookie, write_listeners
@@ -49,7 +49,14 @@ from millpond.node.clock import (
     ClockLook,
     ClockStatus,
 )
-from millpond.node.config import LISTENERS, OFF, Config, ConfigError, channel_rules
+from millpond.node.config import (
+    LISTENERS,
+    OFF,
+    Config,
+    ConfigError,
+    channel_rules,
+    local_bytes_rules,
+)
 from millpond.node.connections import ConnectionRegistry, Services
 from millpond.node.console.app import Console
 from millpond.node.data_folder import (
@@ -155,6 +162,7 @@ class Node:
         # The store, in memory or in the data folder.
         self._channel_rules = channel_rules(config)
         self._stream_rules = stream_rules(config)
+        self._local_bytes = local_bytes_rules(config)
         self._lock: FolderLock | None = None
         self._store = self._choose_store(disk or OsDisk())
 
@@ -320,6 +328,8 @@ class Node:
             raise ConfigError("durability: replicated needs a replica (--replica URL)")
         if settings is None and self.config.replica_keys:
             raise ConfigError("replica_keys: there is no replica (--replica URL)")
+        if settings is None and self.config.has_cold_streams:
+            raise ConfigError("stream_local_bytes_max: there is no replica (--replica URL)")
         if settings is None:
             return None
         if not isinstance(store, DurableStore):
@@ -337,11 +347,19 @@ class Node:
                 rng=self._rng,
                 entropy=self._entropy,
                 snapshots=self.backups.snapshots,
+                local_bytes_max=self._local_bytes_of,
             )
         except ReplicaError as exc:
             raise ConfigError(f"replica: {exc}") from exc
         except DataKeyError as exc:
             raise ConfigError(f"replica_keys: {exc}") from exc
+
+    def _local_bytes_of(self, cell: bytes) -> int:
+        """The bytes of a log that stay in its file; 0: all."""
+        name = qualified_name_of(cell)
+        if name is None or staged_part_of(cell) is not None:
+            return 0
+        return self._local_bytes.settings(name)
 
     def _durability_of(self, cell: bytes) -> Durability:
         if cell == PROBE:

@@ -8,6 +8,7 @@ changes again changes nothing.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import NamedTuple
 
 import msgspec
 
@@ -192,6 +193,46 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     def end(self) -> int:
         """The sequence after the last record."""
         return self.first + self.count
+
+    @property
+    def size(self) -> int:
+        """The bytes of its data, wherever that is."""
+        return len(self.data)
+
+
+class ColdReference(NamedTuple):
+    """The place of a chunk's data in the replica: `size` bytes at `offset` of the body of cold
+    object `number` of an epoch. `crc` is that of the chunk's row in its file, with the data."""
+
+    size: int
+    epoch: int
+    number: int
+    offset: int
+    crc: int
+
+    @property
+    def object(self) -> tuple[int, int]:
+        """The epoch and the number of the object."""
+        return self.epoch, self.number
+
+    def encode(self) -> bytes:
+        """The text that a partition's file has in the place of the data. It begins with the
+        size."""
+        return b"%d %d-%d %d %d" % self
+
+
+class ColdChunk(Chunk, frozen=True, gc=False):
+    """A chunk whose data is in the replica alone; `data` is the text of the reference."""
+
+    @property
+    def size(self) -> int:
+        return self.reference.size
+
+    @property
+    def reference(self) -> ColdReference:
+        size, name, offset, crc = self.data.split(b" ")
+        epoch, _, number = name.partition(b"-")
+        return ColdReference(int(size), int(epoch), int(number), int(offset), int(crc))
 
 
 class LogTrimmed(msgspec.Struct, frozen=True, gc=False):

@@ -13,13 +13,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from millpond.actors.messages import Durability
 from millpond.actors.store.changes import (
     AttemptsSet,
     Change,
     Chunk,
+    ColdReference,
     LogSnapshot,
     PartitionKind,
     Snapshot,
@@ -32,6 +33,7 @@ from millpond.actors.store.group_commit import GroupCommit, UnackedWrites
 from millpond.actors.store.index import IndexEntry, count_usage, fold, may_overlap, new_memtable
 from millpond.actors.store.interface import (
     ChunkCipher,
+    ColdReader,
     Commit,
     Deferred,
     Fault,
@@ -51,7 +53,8 @@ from millpond.actors.store.log_memtable import LogMemtable
 from millpond.actors.store.memory import MemoryStore
 from millpond.actors.store.message_attributes import DueAt
 from millpond.actors.store.partitions.file_pool import file_name, is_file_name
-from millpond.actors.store.partitions.files import FileJob
+from millpond.actors.store.partitions.files import FileJob, OldestLocal
+from millpond.actors.store.partitions.log_tables import LocalBytes
 from millpond.actors.store.queue_memtable import QueueMemtable
 from millpond.actors.store.reads import LogReader, QueueLoader, holds_log
 from millpond.actors.store.recovery import Recovered, recover
@@ -63,6 +66,8 @@ from millpond.actors.store.stats import StoreStats
 from millpond.actors.store.workers import StoreWorker, WorkerTask
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 SCRUB_BYTES = 2**20
 SnapshotDone = Callable[[StoreSnapshot | Fault], None]
@@ -458,6 +463,57 @@ class DurableStore:
         if entry is not None:
             return self._logs.read(entry, seek)
         return _damaged() if self._refuses(name) else self._memory.read(name, seek)
+
+    # Cold chunks.
+
+    def read_cold_with(self, cold: ColdReader | None) -> None:
+        """Have this read chunks that are in the replica alone; after `open`."""
+        self._logs.cold = cold
+
+    def logs_above(self, limit: Callable[[bytes], int]) -> list[tuple[bytes, int]]:
+        """The logs with a file that may have more bytes than `limit` says (0: any number), by name,
+        with that limit."""
+        found: list[tuple[bytes, int]] = []
+        for entry in self._entries.values():
+            if entry.kind is PartitionKind.LOG and entry.has_file and entry.fault is None:
+                bytes_max = limit(entry.name)
+                if 0 < bytes_max < entry.bytes:
+                    found.append((entry.name, bytes_max))
+        return found
+
+    def oldest_local(
+        self,
+        name: bytes,
+        keep_bytes: int,
+        bytes_max: int,
+        count_max: int,
+        done: Callable[[OldestLocal | Fault], None],
+    ) -> None:
+        """Call with what `PartitionFiles.oldest_local` gives."""
+        read = partial(self._files.oldest_local, name, keep_bytes, bytes_max, count_max)
+        self._submit_cold(name, read, done)
+
+    def make_cold(
+        self,
+        name: bytes,
+        moved: Sequence[tuple[Chunk, ColdReference]],
+        done: Callable[[LocalBytes | Fault], None],
+    ) -> None:
+        """Have references take the place of chunks' data; call with the bytes of the log after
+        that."""
+        self._submit_cold(name, partial(self._files.make_cold, name, moved), done)
+
+    def next_cold(
+        self, name: bytes, sequence: int, done: Callable[[ColdReference | Fault | None], None]
+    ) -> None:
+        """Call with the reference of the first cold chunk from a sequence on."""
+        self._submit_cold(name, partial(self._files.next_cold, name, sequence), done)
+
+    def _submit_cold(self, name: bytes, run: Callable[[], T], done: Callable[[Any], None]) -> None:
+        if self._is_ended:
+            done(Fault.UNREADABLE)
+        else:
+            self._file_worker.submit(FileJob(run, done, name=name))
 
     # Groups that were written.
 

@@ -83,6 +83,8 @@ class Fault(Enum):
     """The disk could not be read just now."""
     NOT_REPLICATED = auto()
     """The partition has something that the replica has not, which is away; it is not served."""
+    COLD = auto()
+    """Chunks that are in the replica alone could not be read there; the partition is served."""
 
 
 def for_each(do: Callable[[T], object], items: Iterable[T]) -> None:
@@ -193,6 +195,17 @@ def decrypted_chunks(
             return Fault.DAMAGED
         chunks.append(chunk)
     return chunks
+
+
+class ColdReader(Protocol):
+    """Reads chunks whose data is in the replica alone, in the loop's thread."""
+
+    def fetch(
+        self, name: bytes, chunks: Sequence[Chunk], done: Callable[[list[Chunk] | Fault], None]
+    ) -> None:
+        """Call `done` with these chunks of a log and the data of the cold ones: with all, or with
+        those before the first one that cannot be read now, or with Fault.COLD. `done` may be called
+        at once, and is called within a limited time."""
 
 
 class JournalFollower(Protocol):

@@ -7,6 +7,7 @@ the journal. A read looks into these lists as they are; nothing of them is copie
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -16,14 +17,23 @@ from typing import NamedTuple
 import msgspec
 
 from millpond.actors.positions import SeekBy
-from millpond.actors.store.changes import Chunk, LogSnapshot, PartitionKind, Snapshot, StoredKey
+from millpond.actors.store.changes import (
+    Chunk,
+    ColdChunk,
+    LogSnapshot,
+    PartitionKind,
+    Snapshot,
+    StoredKey,
+)
 from millpond.actors.store.group_commit import GroupCommit
 from millpond.actors.store.index import IndexEntry, fold
-from millpond.actors.store.interface import Deferred, Fault, Seek, Usage
+from millpond.actors.store.interface import ColdReader, Deferred, Fault, Seek, Usage
 from millpond.actors.store.log_memtable import LogMemtable
 from millpond.actors.store.partitions.files import FileJob, PartitionFiles
 from millpond.actors.store.queue_memtable import QueueMemtable
 from millpond.actors.store.workers import StoreWorker
+
+log = logging.getLogger(__name__)
 
 Chunks = list[Chunk] | Fault
 
@@ -104,6 +114,8 @@ class LogReader:
         self._groups = groups
         self._usage = usage
         self._mark_damaged = mark_damaged
+        self.cold: ColdReader | None = None
+        """Reads chunks that are in the replica alone. None: there is no replica."""
 
     def log_snapshot(self, entry: IndexEntry) -> LogSnapshot | Deferred[LogSnapshot | Fault]:
         """The bounds and metadata of a log."""
@@ -167,6 +179,9 @@ class LogReader:
             self._fail(entry, result)
             deferred.finish(result)
             return
+        if any(isinstance(chunk, ColdChunk) for chunk in result):
+            self._fetch(entry, seek, deferred, result)
+            return
         recent = self._recent(entry)
         if recent.is_all:  # deleted meanwhile: nothing of the file counts
             deferred.finish(recent.select(seek))
@@ -184,6 +199,17 @@ class LogReader:
             deferred.finish(older)
         else:
             deferred.finish(select_chunks((older, *recent.lists), seek, trimmed))
+
+    def _fetch(
+        self, entry: IndexEntry, seek: Seek, deferred: Deferred[Chunks], chunks: list[Chunk]
+    ) -> None:
+        """Go on with the data of the chunks that are in the replica alone."""
+        if self.cold is None:
+            log.error("cold chunks not read, as there is no replica: name=%r", entry.name)
+            deferred.finish(Fault.COLD)
+        else:
+            done = partial(self._file_read, entry, seek, deferred)
+            self.cold.fetch(entry.name, chunks, done)
 
     def _fail(self, entry: IndexEntry, fault: Fault) -> None:
         if fault is Fault.DAMAGED:

@@ -118,6 +118,11 @@ class ReadyApi:
         replica = self._replica()
         if replica is not None and replica.is_away:
             yield f"replica: {replica.error}; {replica.lag_bytes} bytes wait"
+        cold = None if replica is None else replica.cold
+        if cold is not None and cold.error:
+            yield f"cold streams: {cold.error}"
+        if cold is not None and cold.damaged:
+            yield f"cold streams: {len(cold.damaged)} damaged objects, {cold.damaged[0]} first"
 
     def _reasons(self, clock: ClockStatus) -> Iterator[str]:
         if self._is_draining():

@@ -40,7 +40,7 @@ from millpond.node.environment import installed_version
 from millpond.node.http.metric_sources import CellTotals, LagTotals, MetricSources
 from millpond.node.http.named_metrics import ChannelRow, NamedMetrics, QueueRow
 from millpond.node.log_handler import dropped_records
-from millpond.node.replica.interface import ReplicaInfo
+from millpond.node.replica.interface import ColdInfo, ReplicaInfo
 from millpond.node.webhooks.services import SubscriptionServices
 from millpond.transports.http.interface import HttpCounters
 from millpond.transports.http.request import LISTENER
@@ -191,6 +191,7 @@ class _Snapshot:
             "Histories that began in the replica, because the one before could not go on.",
             0 if replica is None else replica.breaks,
         )
+        yield from _cold_counters(None if replica is None else replica.cold)
         yield "store_failures", "Failed disk writes.", status.store.health.failures
         store = status.store
         if isinstance(store, DurableStore):
@@ -358,8 +359,66 @@ def _clock_gauges(clock: ClockStatus) -> Iterator[Value]:
     )
 
 
+def _cold_counters(cold: ColdInfo | None) -> Iterator[Value]:
+    """Cold streams; zeros where there are none."""
+    yield (
+        "replica_cold_objects",
+        "Objects of chunks that were moved to the replica.",
+        0 if cold is None else cold.objects,
+    )
+    yield (
+        "replica_cold_moved_bytes",
+        "Bytes of chunks that were moved to the replica.",
+        0 if cold is None else cold.moved_bytes,
+    )
+    yield (
+        "replica_cold_fetches",
+        "Objects of chunks that were read from the replica.",
+        0 if cold is None else cold.fetches,
+    )
+    yield (
+        "replica_cold_fetched_bytes",
+        "Bytes of chunks that were read from the replica.",
+        0 if cold is None else cold.fetched_bytes,
+    )
+    yield (
+        "replica_cold_errors",
+        "Fetches of objects of chunks that failed.",
+        0 if cold is None else cold.errors,
+    )
+    yield (
+        "replica_cold_cache_hits",
+        "Reads of cold chunks whose object was in the cache.",
+        0 if cold is None else cold.hits,
+    )
+    yield (
+        "replica_cold_cache_misses",
+        "Reads of cold chunks whose object was not in the cache.",
+        0 if cold is None else cold.misses,
+    )
+
+
+def _cold_gauges(cold: ColdInfo | None) -> Iterator[Value]:
+    yield (
+        "replica_cold_bytes",
+        "Bytes of streams in the replica alone, as far as the node looked since its start.",
+        0 if cold is None else cold.bytes,
+    )
+    yield (
+        "replica_cold_cache_bytes",
+        "Bytes of the cache of cold chunks.",
+        0 if cold is None else cold.cache_bytes,
+    )
+    yield (
+        "replica_cold_damaged",
+        "Objects of cold chunks that are damaged or not there.",
+        0 if cold is None else len(cold.damaged),
+    )
+
+
 def _replica_gauges(replica: ReplicaInfo | None) -> Iterator[Value]:
     """The replica; zeros where there is none."""
+    yield from _cold_gauges(None if replica is None else replica.cold)
     yield (
         "replica_away",
         "1 if the object store of the replica does not answer or refuses, otherwise 0.",

@@ -12,7 +12,8 @@ class ReplicaSettings(msgspec.Struct, frozen=True):
     many bytes of journal or so many seconds; seconds that old snapshots and journal objects are
     kept; seconds that an acknowledgement of `replicated` waits. `public_url` is that of the HTTP
     listener, to which standbys send its clients. `keys`: the file with the passphrase under which
-    the keys of the node are shipped; empty: they are not."""
+    the keys of the node are shipped; empty: they are not. `cold_cache_bytes_max`: the cache of cold
+    objects."""
 
     url: str
     lag_bytes_max: int
@@ -22,6 +23,26 @@ class ReplicaSettings(msgspec.Struct, frozen=True):
     ack_s: float
     public_url: str = ""
     keys: str = ""
+    cold_cache_bytes_max: int = 64 * 2**20
+
+
+class ColdInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Cold streams: counts since the start, and sizes now. `bytes` are in the replica alone, of the
+    streams that were looked at. Of `hits` and `misses` reads found their object in the cache, and
+    not. `errors` are fetches that failed; `error` tells of the last one or of an upload, while that
+    lasts. `damaged` are objects that are not what was written, or not there."""
+
+    bytes: int
+    objects: int
+    moved_bytes: int
+    fetches: int
+    fetched_bytes: int
+    hits: int
+    misses: int
+    errors: int
+    cache_bytes: int
+    error: str
+    damaged: tuple[str, ...]
 
 
 class ReplicaInfo(msgspec.Struct, frozen=True):
@@ -29,7 +50,7 @@ class ReplicaInfo(msgspec.Struct, frozen=True):
     oldest for `lag_s` seconds; `objects` and `bytes` were made since the start; `breaks` counts new
     histories. `is_refusing`: what has to be replicated is refused. `error` says why the object
     store is away. `snapshot_at` is 0 without a snapshot, `keys_at` without
-    keys of the node."""
+    keys of the node, and `cold` None without a cold stream."""
 
     url: str
     state: str
@@ -46,6 +67,7 @@ class ReplicaInfo(msgspec.Struct, frozen=True):
     snapshot_at: float
     is_refusing: bool = False
     keys_at: float = 0.0
+    cold: ColdInfo | None = None
 
     @property
     def is_away(self) -> bool:

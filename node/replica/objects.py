@@ -8,6 +8,7 @@
     beat/<epoch>-<count>       the owner was alive; old ones are removed
     standby/<run>-<ms>         a standby that takes over after so long; the owner removes it
     keys/<epoch>-<count>       the identity and keys of the node, sealed under a passphrase
+    cold/<epoch>-<count>       chunks of a stream, which its node has nowhere else
     takeover/<number>          an operator's leave to go on without a history that has no snapshot
 
 Numbers have 20 digits, so that names sort like them. An object is made if it is absent, or not at
@@ -18,7 +19,7 @@ the tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from hashlib import sha256
 from struct import Struct
 from typing import TypeVar
@@ -38,7 +39,10 @@ from millpond.node.replica.errors import BadReplica
 FORMAT_VERSION = 1
 FORMAT = "format"
 JOURNAL, SNAPSHOT, BLOB, OWNER, BEAT = "journal/", "snapshot/", "blob/", "owner/", "beat/"
-STANDBY, TAKEOVER, KEYS = "standby/", "takeover/", "keys/"
+STANDBY, TAKEOVER, KEYS, COLD = "standby/", "takeover/", "keys/", "cold/"
+MANIFEST_VERSIONS = (1, 2)
+"""Of the second one are manifests whose files need cold objects: earlier versions would serve these
+files wrongly."""
 BEAT_S = 10.0
 MAGIC = b"MILLPOND REPLICA"
 HEADER_BYTES_MAX = 4096
@@ -114,6 +118,14 @@ class SnapshotFile(msgspec.Struct, frozen=True):
     sha256: str
 
 
+class ColdUse(msgspec.Struct, frozen=True, array_like=True):
+    """A cold object, and the bytes of it that a snapshot needs."""
+
+    epoch: int
+    number: int
+    bytes: int
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot: the store with every record up to `lsn`, and nothing after.
 
@@ -132,6 +144,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     messages: int
     streams: int
     files: tuple[SnapshotFile, ...]
+    cold: tuple[ColdUse, ...] = ()
+    """The cold objects that its files need."""
+    cold_next: tuple[int, int] = (0, 0)
+    """The epoch and number from which on there may be cold objects that later snapshots need."""
+
+    @property
+    def cold_bytes(self) -> int:
+        """The bytes that its files need of cold objects."""
+        return sum(each.bytes for each in self.cold)
 
     @property
     def size(self) -> int:
@@ -181,6 +202,19 @@ def beat_name(epoch: int, count: int) -> str:
 def keys_name(epoch: int, count: int) -> str:
     """The name of sealed keys; the names sort by age."""
     return f"{KEYS}{epoch:020}-{count:020}"
+
+
+def cold_name(epoch: int, number: int) -> str:
+    """The name of a cold object; the names sort by age."""
+    return f"{COLD}{epoch:020}-{number:020}"
+
+
+def cold_key(name: str) -> tuple[int, int]:
+    """The epoch and the number of a cold object by its name. Raises BadReplica."""
+    epoch, _, number = name.removeprefix(COLD).partition("-")
+    if not (epoch.isdecimal() and number.isdecimal()):
+        raise BadReplica(f"{name}: no object of a replica has this name")
+    return int(epoch), int(number)
 
 
 def standby_name(run: bytes, takeover_s: float) -> str:
@@ -295,21 +329,23 @@ def decode_manifest(data: bytes, name: str) -> Manifest:
     digest, _, content = data.partition(b"\n")
     if sha256(content).hexdigest().encode() != digest:
         raise BadReplica(f"{name} is damaged: it is not what was written")
-    return _versioned(content, Manifest, name)
+    return _versioned(content, Manifest, name, MANIFEST_VERSIONS)
 
 
-def check_version(version: int, name: str) -> None:
+def check_version(version: int, name: str, read: Collection[int] = (FORMAT_VERSION,)) -> None:
     """Raises BadReplica for a version that is not read."""
-    if version != FORMAT_VERSION:
-        raise BadReplica(f"{name}: version {version}; this program reads {FORMAT_VERSION}")
+    if version not in read:
+        raise BadReplica(f"{name}: version {version}; this program reads {max(read)}")
 
 
 class _Version(msgspec.Struct):
     version: int
 
 
-def _versioned(data: bytes, kind: type[_T], name: str) -> _T:
-    check_version(_decoded(data, _Version, name).version, name)
+def _versioned(
+    data: bytes, kind: type[_T], name: str, read: Collection[int] = (FORMAT_VERSION,)
+) -> _T:
+    check_version(_decoded(data, _Version, name).version, name, read)
     return _decoded(data, kind, name)
 
 

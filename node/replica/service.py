@@ -23,6 +23,7 @@ from millpond.actors.store.snapshot import SnapshotLost
 from millpond.node.atomic_files import replace
 from millpond.node.backup.snapshots import take_snapshot
 from millpond.node.peers.data_key import read_passphrase
+from millpond.node.replica.cold import ColdStreams
 from millpond.node.replica.errors import BadReplica, ObjectStoreAway, ReplicaError, Superseded
 from millpond.node.replica.interface import (
     ReplicaInfo,
@@ -77,7 +78,8 @@ FAILURES = (SnapshotLost, OSError, sqlite3.Error, ReplicaError)
 
 class ReplicaService:
     """The replica of a node with this store. `facts` gives its facts for a manifest; `snapshots` is
-    held by whoever makes a snapshot of the store. Raises BadAddress, DataKeyError."""
+    held by whoever makes a snapshot of the store; `local_bytes_max` tells how many bytes of a log
+    stay in its file (0: all). Raises BadAddress, DataKeyError."""
 
     def __init__(
         self,
@@ -90,6 +92,7 @@ class ReplicaService:
         rng: Random,
         entropy: Callable[[int], bytes],
         snapshots: anyio.Lock,
+        local_bytes_max: Callable[[bytes], int] = lambda name: 0,
     ) -> None:
         self._store = store
         self._settings = settings
@@ -128,6 +131,15 @@ class ReplicaService:
             refuse=store.refuse_unreplicated,
             ack_s=settings.ack_s,
         )
+        self.cold = ColdStreams(
+            store,
+            self._objects,
+            self.shipper,
+            limit=local_bytes_max,
+            cache_bytes_max=settings.cold_cache_bytes_max,
+            now=now,
+            wall=wall,
+        )
         self._keys: KeysShipper | None = None
         if settings.keys:
             cipher = KeysCipher(read_passphrase(settings.keys), entropy)
@@ -151,6 +163,7 @@ class ReplicaService:
     def open(self, found: Recovered) -> None:
         """The store is open."""
         self._store.follower = self.shipper
+        self._store.read_cold_with(self.cold)
         self.shipper.open(Opened(self._store.stored_lsn, self._store.salt, found.rest))
 
     def start(self, tasks: TaskGroup) -> None:
@@ -166,6 +179,7 @@ class ReplicaService:
             tasks.start_soon(self.shipper.watch)
             tasks.start_soon(self._keep_position)
             tasks.start_soon(self._make_snapshots)
+            tasks.start_soon(self.cold.run)
             if self._keys is not None:
                 tasks.start_soon(self._keys.run)
 
@@ -208,6 +222,7 @@ class ReplicaService:
             snapshot_at=self._snapshot_at,
             is_refusing=shipper.is_refusing,
             keys_at=0.0 if self._keys is None else self._keys.made_at,
+            cold=self.cold.info,
         )
 
     @property
@@ -332,9 +347,9 @@ class ReplicaService:
             await self._upload_snapshot()
         keep = partial(prune, self._objects, self._settings.keep_s, self._wall())
         pruned = await self._answered(keep, PRUNE_S)
-        if pruned.snapshots or pruned.journal:
-            text = "replica pruned: snapshots=%d journal=%d blobs=%d"
-            log.info(text, pruned.snapshots, pruned.journal, pruned.blobs)
+        if pruned.snapshots or pruned.journal or pruned.cold:
+            text = "replica pruned: snapshots=%d journal=%d blobs=%d cold=%d"
+            log.info(text, pruned.snapshots, pruned.journal, pruned.blobs, pruned.cold)
         self._snapshot_count -= pruned.snapshots
         self._snapshot_rows = self._snapshot_rows[-self._snapshot_count :]
 
@@ -343,7 +358,13 @@ class ReplicaService:
         claim, position = shipper.claim, shipper.position
         if claim is None:
             return
-        place = SnapshotPlace(position.node, claim.epoch, position.history, position.number)
+        place = SnapshotPlace(
+            position.node,
+            claim.epoch,
+            position.history,
+            position.number,
+            self.cold.unsettled,
+        )
         began_bytes = shipper.bytes_made
         self._begun += 1
         number = self._begun

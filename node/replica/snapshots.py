@@ -3,21 +3,25 @@
 A file is copied into a scratch folder, uploaded if no kept manifest names its content, and removed
 there, one after the other. The manifest is last: without it, what was uploaded counts for nothing
 and is removed later. Removal goes the other way: manifests, then journal objects that no kept
-snapshot needs, then blobs that no kept manifest names. Only the owner removes, and never while it
-uploads.
+snapshot needs, then blobs and cold objects that no kept manifest names. Only the owner removes, and
+never while it uploads a snapshot.
 """
 
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 
 from millpond.actors.store.catalog_recovery import DAMAGED
 from millpond.actors.store.durable import DurableStore
+from millpond.actors.store.partitions.partition import Partition
+from millpond.actors.store.partitions.sqlite import COLD_FORMAT, Damaged, version_of
 from millpond.actors.store.snapshot import SnapshotLost, StoreSnapshot
 from millpond.actors.store.snapshot_copy import SnapshotCopy
 from millpond.node.backup.manifest import digest_of
@@ -27,14 +31,18 @@ from millpond.node.replica.object_store import Listed, ObjectStore
 from millpond.node.replica.objects import (
     BEAT,
     BLOB,
+    COLD,
     FORMAT_VERSION,
     JOURNAL,
+    MANIFEST_VERSIONS,
     OWNER,
     SNAPSHOT,
     TAKEOVER,
+    ColdUse,
     Manifest,
     SnapshotFile,
     blob_name,
+    cold_key,
     decode_manifest,
     decode_owner,
     encode_manifest,
@@ -51,12 +59,13 @@ OWNERS_KEPT, BEATS_KEPT = 1000, 4
 
 class SnapshotPlace(msgspec.Struct, frozen=True):
     """Where a snapshot stands in its replica: journal objects from `number` on have all that it has
-    not."""
+    not. From `cold_next` on there may be cold objects that only later snapshots need."""
 
     node: bytes
     epoch: int
     history: int
     number: int
+    cold_next: tuple[int, int] = (0, 0)
 
 
 class SnapshotFacts(msgspec.Struct, frozen=True):
@@ -78,6 +87,9 @@ class SnapshotUpload:
         self._scratch = store.folder / SCRATCH
         self._files: list[SnapshotFile] = []
         self._known: set[str] = set()
+        self._before: Manifest | None = None
+        self._cold: dict[tuple[int, int], int] = {}
+        """The cold objects that the files need, with the bytes that they need of each."""
         self.bytes_uploaded = 0
         self.is_new = True
         """False: the one before is of the same moment of the journal."""
@@ -97,6 +109,7 @@ class SnapshotUpload:
         self._scratch.mkdir(mode=0o700)
         for manifest in manifests(self._objects)[-1:]:
             self._known.update(each.sha256 for each in manifest.files)
+            self._before = manifest
 
     def copy_segments(self, snapshot: StoreSnapshot) -> None:
         """Upload the journal."""
@@ -113,7 +126,7 @@ class SnapshotUpload:
         """Make the manifest; gives its name. The snapshot counts from now on."""
         lsn = snapshot.lsn
         manifest = Manifest(
-            version=FORMAT_VERSION,
+            version=MANIFEST_VERSIONS[-1] if self._cold else FORMAT_VERSION,
             node=place.node,
             epoch=place.epoch,
             history=place.history,
@@ -124,6 +137,8 @@ class SnapshotUpload:
             messages=facts.messages,
             streams=facts.streams,
             files=tuple(sorted(self._files, key=lambda each: each.path)),
+            cold=tuple(ColdUse(*key, size) for key, size in sorted(self._cold.items())),
+            cold_next=place.cold_next,
         )
         self.manifest = manifest
         name = snapshot_name(place.epoch, lsn)
@@ -155,6 +170,7 @@ class SnapshotUpload:
 
     def _finished(self, path: Path) -> None:
         """Upload a file of the scratch folder, and remove it there."""
+        self._find_cold(path)
         size, digest = digest_of(path)
         if digest not in self._known:
             self.steps, self.step_bytes = self.steps + 1, size
@@ -167,6 +183,23 @@ class SnapshotUpload:
         self._files.append(SnapshotFile(relative, size, digest))
         path.unlink()
 
+    def _find_cold(self, path: Path) -> None:
+        """Find the cold objects that a file needs. One that cannot be read may need all that the
+        snapshot before needs."""
+        with path.open("rb") as file:
+            if version_of(file.read(100)) < COLD_FORMAT:
+                return
+        used: dict[tuple[int, int], int] = {}
+        try:
+            url = f"file:{quote(str(path))}?mode=ro&immutable=1"
+            with closing(sqlite3.connect(url, uri=True, isolation_level=None)) as connection:
+                used = Partition(connection, None, None).cold_objects()
+        except (Damaged, sqlite3.Error):
+            if self._before is not None:
+                used = {(each.epoch, each.number): each.bytes for each in self._before.cold}
+        for key, size in used.items():
+            self._cold[key] = self._cold.get(key, 0) + size
+
 
 class Pruned(msgspec.Struct, frozen=True):
     """The objects that were removed."""
@@ -174,6 +207,7 @@ class Pruned(msgspec.Struct, frozen=True):
     snapshots: int = 0
     journal: int = 0
     blobs: int = 0
+    cold: int = 0
 
 
 def manifests(objects: ObjectStore) -> list[Manifest]:
@@ -212,12 +246,23 @@ def prune(
         if each.name not in named and each.made_at <= wall - blob_grace_s
     ]
     objects.remove(blobs)
+    cold = _needless_cold(objects, kept)
+    objects.remove(cold)
     objects.remove([each.name for each in owners[:-OWNERS_KEPT]])
     objects.remove([each.name for each in objects.list(BEAT)[:-BEATS_KEPT]])  # of earlier owners
     leaves = [each.name for each in objects.list(TAKEOVER)]
     objects.remove([each for each in leaves if number_of(each) < number_of(end)])
     objects.remove_drafts(wall - blob_grace_s)
-    return Pruned(len(gone), len(journal), len(blobs))
+    return Pruned(len(gone), len(journal), len(blobs), len(cold))
+
+
+def _needless_cold(objects: ObjectStore, kept: Sequence[Manifest]) -> list[str]:
+    """The cold objects that no kept snapshot needs, and that are older than the newest one: the
+    node may need later ones."""
+    needed = {(each.epoch, each.number) for manifest in kept for each in manifest.cold}
+    end = kept[-1].cold_next
+    names = (each.name for each in objects.list(COLD))
+    return [name for name in names if (key := cold_key(name)) < end and key not in needed]
 
 
 def _claims(objects: ObjectStore, owners: Sequence[Listed]) -> set[str]:

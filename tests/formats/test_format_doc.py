@@ -139,8 +139,9 @@ def test_the_tables_of_the_catalog_are_those_shown() -> None:
 
 
 def test_versions_and_application_ids_are_those_shown() -> None:
-    assert "This is version 6 of the formats" in PAGE
+    assert "This is version 7 of the formats" in PAGE
     assert (frames.FORMAT_VERSION, sqlite_file.FORMAT, catalog.FORMAT) == (4, 4, 3)
+    assert sqlite_file.COLD_FORMAT == 5
     assert f"{partition.APPLICATION:x}" in section("Partition")
     assert f"{catalog.APPLICATION:x}" in section("Catalog")
     assert f"at most {frames.CUTS_MAX}" in section("Segment")

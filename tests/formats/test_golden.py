@@ -185,7 +185,7 @@ class TestLaterVersions:
     def refused(self, folder: Path, error: type[Exception]) -> None:
         files = [path for path in folder.rglob("*") if path.is_file()]
         before = {path: path.read_bytes() for path in files}
-        with pytest.raises(error, match=r"format 5"):
+        with pytest.raises(error, match=r"format [56]"):
             Run(folder)
         assert {path: path.read_bytes() for path in files} == before
 
@@ -217,7 +217,7 @@ def version_of(path: Path) -> int:
 
 def set_version(path: Path) -> None:
     connection = sqlite3.connect(path)
-    connection.execute("PRAGMA user_version = 5")
+    connection.execute("PRAGMA user_version = 6")
     connection.close()
 
 

@@ -90,8 +90,9 @@ from millpond.node.peers import (
     prekeys,
     sealed_message,
 )
+from millpond.node.replica import cold as replica_cold
+from millpond.node.replica import cold_objects, keys_shipping, shipping
 from millpond.node.replica import keys as replica_keys
-from millpond.node.replica import keys_shipping, shipping
 from millpond.node.replica import service as replica_service
 from millpond.node.replica import snapshots as replica_snapshots
 from millpond.transports import browser_policy
@@ -483,6 +484,18 @@ STORE: dict[str, Numbers] = {
     ),
     "drafts in a folder that is a replica": (replica_snapshots.BLOB_GRACE_S,),
     "blobs of a replica without a manifest": (replica_snapshots.BLOB_GRACE_S,),
+    "bytes of a stream in its file, with a replica": (
+        config.stream_local_bytes_max,
+        cold_objects.OBJECT_BYTES,
+    ),
+    "a cold object of a replica": (cold_objects.OBJECT_BYTES, cold_objects.CHUNKS_MAX),
+    "cache of cold objects": (config.stream_cold_cache_bytes_max,),
+    "fetches of cold objects at the same time": (replica_cold.THREADS_MAX,),
+    "a read that waits for a cold object": (
+        replica_cold.FETCH_S,
+        replica_cold.AWAY_S,
+        replica_cold.DAMAGED_S,
+    ),
     "names as labels in `/metrics`": (config.metrics_names_max, MOST["metrics_names_max"]),
     "queues with counters of their own in `/metrics`": (channel_context.QUEUES_COUNTED_MAX,),
     "tasks by name in the metrics of a worker": (outcome.TASKS_MAX,),

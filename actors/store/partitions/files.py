@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import RLock
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from millpond.actors.store.catalog_copy import write_copy
-from millpond.actors.store.changes import Chunk, LogSnapshot, PartitionKind, Snapshot
+from millpond.actors.store.changes import (
+    Chunk,
+    ColdReference,
+    LogSnapshot,
+    PartitionKind,
+    Snapshot,
+)
 from millpond.actors.store.filesystem import Disk
 from millpond.actors.store.index import Memtable
 from millpond.actors.store.interface import Fault, Seek
@@ -32,6 +38,7 @@ from millpond.actors.store.partitions.catalog import (
     rebuild,
 )
 from millpond.actors.store.partitions.file_pool import FilePool, file_name
+from millpond.actors.store.partitions.log_tables import LocalBytes
 from millpond.actors.store.partitions.metadata import PartitionMetadata
 from millpond.actors.store.partitions.partition import Damaged, Partition, ScrubPoint
 from millpond.actors.store.partitions.sqlite import UnknownFormat
@@ -101,6 +108,13 @@ class FileJob:
         """Report that the job raised something else."""
         self._result = Fault.UNREADABLE
         self.report()
+
+
+class OldestLocal(NamedTuple):
+    """The bytes of a log, and the oldest of its chunks that are in its file."""
+
+    bytes: LocalBytes
+    chunks: list[Chunk]
 
 
 class PartitionFiles:
@@ -352,6 +366,44 @@ class PartitionFiles:
         """Chunks that the file of a log has."""
         partition = self._existing(name, PartitionKind.LOG)
         return partition.read(seek) if partition is not None else []
+
+    # Cold chunks.
+
+    def oldest_local(
+        self, name: bytes, keep_bytes: int, bytes_max: int, count_max: int
+    ) -> OldestLocal:
+        """The bytes of a log, and of the chunks in its file the oldest, up to these limits, beyond
+        the newest `keep_bytes`. None if that is less than would make an object."""
+        partition = self._existing(name, PartitionKind.LOG)
+        if partition is None:
+            return OldestLocal(LocalBytes(0, 0), [])
+        found = partition.local_bytes()
+        excess = found.local - keep_bytes
+        if excess < min(bytes_max, max(keep_bytes // 4, 1)):
+            return OldestLocal(found, [])
+        return OldestLocal(found, partition.oldest_local(min(excess, bytes_max), count_max))
+
+    def make_cold(self, name: bytes, moved: Sequence[tuple[Chunk, ColdReference]]) -> LocalBytes:
+        """Put references in the place of chunks' data; gives the bytes of the log after that.
+
+        The log stays what it was, so the catalog has nothing to say of it, and an older copy of the
+        file is as good.
+        """
+        partition = self._existing(name, PartitionKind.LOG)
+        if partition is None:
+            return LocalBytes(0, 0)
+        self._keep(name)  # as the snapshot has it
+        try:
+            partition.make_cold(moved)
+            return partition.local_bytes()
+        except BaseException:
+            self._pool.forget(name)
+            raise
+
+    def next_cold(self, name: bytes, sequence: int) -> ColdReference | None:
+        """The reference of the first cold chunk from a sequence on."""
+        partition = self._existing(name, PartitionKind.LOG)
+        return None if partition is None else partition.next_cold(sequence)
 
     # The scrub.
 

@@ -3,16 +3,24 @@
 Timestamps and ids use all 64 bits, so they are stored as big-endian bytes, which SQLite compares in
 their order. Chunks from the header's `tail` on are of a flush that was not completed. A chunk
 without data stands for records that a repair found lost; only repairs write
-one, and no read shows it.
+one, and no read shows it. A chunk whose data is in the replica alone (`ColdChunk`) has a text in
+its place, which is a `ColdReference`; the sizes in the header count it all the same.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from millpond.actors.positions import SeekBy
-from millpond.actors.store.changes import Chunk, LogSnapshot, Position
+from millpond.actors.store.changes import (
+    Chunk,
+    ColdChunk,
+    ColdReference,
+    LogSnapshot,
+    Position,
+)
 from millpond.actors.store.interface import Seek
 from millpond.actors.store.log_memtable import CHUNK_BYTES, LogMemtable
 from millpond.actors.store.partitions.flush_batches import Flush, batches
@@ -23,7 +31,12 @@ from millpond.actors.store.partitions.metadata import (
     property_count,
     write_header,
 )
-from millpond.actors.store.partitions.sqlite import Damaged, crc_of, transaction
+from millpond.actors.store.partitions.sqlite import (
+    COLD_FORMAT,
+    Damaged,
+    crc_of,
+    transaction,
+)
 
 SCHEMA = """
 CREATE TABLE chunks (
@@ -43,6 +56,10 @@ CREATE TABLE notes (name BLOB PRIMARY KEY, value BLOB NOT NULL, crc INTEGER NOT 
 
 _COLUMNS = "first, count, first_timestamp, last_timestamp, first_id, last_id, data, crc"
 _INSERT = f"INSERT OR IGNORE INTO chunks ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_SELECTED = f"{_COLUMNS}, typeof(data) = 'text'"
+_SIZE = "CASE typeof(data) WHEN 'text' THEN CAST(data AS INTEGER) ELSE length(data) END"
+COLD = b"cold"
+"""In the checksum of a row whose data is a reference: neither passes for the other."""
 _TRIMMED = "first < ?1 AND first + count <= ?1"
 # Only the chunk that begins at or before the sequence may hold it.
 _AT_SEQUENCE = (
@@ -52,7 +69,14 @@ _AT_SEQUENCE = (
 )
 _SEQUENCE_MAX = 2**63 - 1
 
-_ChunkValues = tuple[int, int, bytes, bytes, bytes, bytes, bytes, int]
+_ChunkValues = tuple[int, int, bytes, bytes, bytes, bytes, bytes | str, int]
+
+
+class LocalBytes(NamedTuple):
+    """The bytes of a log's chunks that are in its file, and those in the replica alone."""
+
+    local: int
+    cold: int
 
 
 def apply(flush: Flush, memtable: LogMemtable) -> None:
@@ -76,7 +100,9 @@ def apply(flush: Flush, memtable: LogMemtable) -> None:
     old = kept[: len(kept) - len(new)]
     new += [each for each in old if _is_inserted(flush, each)]
     header.messages += sum(chunk.count for chunk in new)
-    header.bytes += sum(len(chunk.data) for chunk in new)
+    header.bytes += sum(chunk.size for chunk in new)
+    if any(isinstance(chunk, ColdChunk) for chunk in new):
+        flush.connection.execute(f"PRAGMA user_version = {COLD_FORMAT}")
     header.keys += sum(chunk.count for chunk in new if not chunk.data)
     if memtable.chunks and memtable.chunks[-1].end > header.tail:
         last = memtable.chunks[-1]
@@ -103,7 +129,7 @@ def _empty(flush: Flush) -> None:
 def _trim(flush: Flush) -> None:
     point = (min(flush.header.trim_point, _SEQUENCE_MAX),)
     records, size, lost = flush.connection.execute(
-        "SELECT coalesce(sum(count), 0), coalesce(sum(length(data)), 0), "
+        f"SELECT coalesce(sum(count), 0), coalesce(sum({_SIZE}), 0), "
         "coalesce(sum(CASE length(data) WHEN 0 THEN count END), 0) "
         f"FROM chunks WHERE {_TRIMMED}",
         point,
@@ -188,7 +214,7 @@ def read(connection: sqlite3.Connection, header: FileHeader, seek: Seek) -> list
         return []
     chunks: list[Chunk] = []
     size, count, end = 0, 0, first
-    query = f"SELECT {_COLUMNS} FROM chunks WHERE first >= ? ORDER BY first"
+    query = f"SELECT {_SELECTED} FROM chunks WHERE first >= ? ORDER BY first"
     for record in connection.execute(query, (first,)):
         chunk = _decode(record, header.seed)
         if chunk.first != end:
@@ -198,7 +224,7 @@ def read(connection: sqlite3.Connection, header: FileHeader, seek: Seek) -> list
             continue
         count += chunk.count if chunks else _asked_for(chunk, seek)
         chunks.append(chunk)
-        size += len(chunk.data)
+        size += chunk.size
         if size >= seek.bytes_max or count >= seek.count_max:
             return chunks
     if end != header.tail:
@@ -254,7 +280,7 @@ def _check_index(
     """The tables say the same as the index: the chunk before the one that is `found` (None: the
     last one) is none that the index should have found. Raises Damaged."""
     below = _SEQUENCE_MAX if found is None else found
-    query = f"SELECT {_COLUMNS} FROM chunks WHERE first < ? ORDER BY first DESC LIMIT 1"
+    query = f"SELECT {_SELECTED} FROM chunks WHERE first < ? ORDER BY first DESC LIMIT 1"
     before = connection.execute(query, (below,)).fetchone()
     chunk = None if before is None else _decode(before, header.seed)
     is_late = chunk is not None and chunk.end > sequence and _is_late(chunk, seek)
@@ -270,7 +296,7 @@ def _check_index(
 
 
 def _chunk_at(connection: sqlite3.Connection, header: FileHeader, first: int) -> Chunk:
-    query = f"SELECT {_COLUMNS} FROM chunks WHERE first = ?"
+    query = f"SELECT {_SELECTED} FROM chunks WHERE first = ?"
     record = connection.execute(query, (first,)).fetchone()
     if record is None:
         raise Damaged(f"chunk {first} is missing")
@@ -295,7 +321,7 @@ def verify(connection: sqlite3.Connection, header: FileHeader) -> Iterator[str]:
     """Texts of what is wrong."""
     records = size = lost = 0
     end: int | None = None
-    for record in connection.execute(f"SELECT {_COLUMNS} FROM chunks ORDER BY first"):
+    for record in connection.execute(f"SELECT {_SELECTED} FROM chunks ORDER BY first"):
         try:
             chunk = _decode(record, header.seed)
         except Damaged as exc:
@@ -304,7 +330,7 @@ def verify(connection: sqlite3.Connection, header: FileHeader) -> Iterator[str]:
             continue
         if end is not None and chunk.first != end:
             yield _missing(end, chunk.first)
-        records, size, end = records + chunk.count, size + len(chunk.data), chunk.end
+        records, size, end = records + chunk.count, size + chunk.size, chunk.end
         lost += 0 if chunk.data else chunk.count
     if (records, size) != (header.messages, header.bytes):
         expected = f"{header.messages}, {header.bytes}"
@@ -317,6 +343,95 @@ def verify(connection: sqlite3.Connection, header: FileHeader) -> Iterator[str]:
         log_snapshot(connection, header)
     except Damaged as exc:
         yield str(exc)
+
+
+# Cold chunks.
+
+
+def local_bytes(connection: sqlite3.Connection) -> LocalBytes:
+    """The bytes of all chunks, by where their data is."""
+    local, size = connection.execute(
+        "SELECT coalesce(sum(length(data)) FILTER (WHERE typeof(data) != 'text'), 0), "
+        f"coalesce(sum({_SIZE}), 0) FROM chunks"
+    ).fetchone()
+    return LocalBytes(local, size - local)
+
+
+def oldest_local(
+    connection: sqlite3.Connection, header: FileHeader, bytes_max: int, count_max: int
+) -> list[Chunk]:
+    """The oldest chunks whose data is in the file, in order, up to these limits."""
+    found: list[Chunk] = []
+    size = 0
+    query = (
+        f"SELECT {_SELECTED} FROM chunks WHERE typeof(data) = 'blob' AND length(data) > 0 "
+        "AND first < ? AND first + count > ? ORDER BY first LIMIT ?"
+    )
+    for record in connection.execute(query, (header.tail, header.trim_point, count_max)):
+        chunk = _decode(record, header.seed)
+        size += len(chunk.data)
+        if found and size > bytes_max:
+            break
+        found.append(chunk)
+    return found
+
+
+def make_cold(
+    connection: sqlite3.Connection,
+    header: FileHeader,
+    moved: Sequence[tuple[Chunk, ColdReference]],
+) -> int:
+    """Within a transaction, put references in the place of the data of chunks. Those that are not
+    here any more as they were stay away. Gives the bytes that went."""
+    query = f"SELECT {_SELECTED} FROM chunks WHERE first = ?"
+    gone = 0
+    for chunk, reference in moved:
+        record = connection.execute(query, (chunk.first,)).fetchone()
+        if record is None or _decode(record, header.seed) != chunk:
+            continue
+        cold = ColdChunk(
+            chunk.first,
+            chunk.count,
+            chunk.first_timestamp,
+            chunk.last_timestamp,
+            chunk.first_id,
+            chunk.last_id,
+            reference.encode(),
+        )
+        values = _encode(cold, header.seed)
+        change = "UPDATE chunks SET data = ?, crc = ? WHERE first = ?"
+        connection.execute(change, (*values[6:], chunk.first))
+        gone += len(chunk.data)
+    if gone:
+        connection.execute(f"PRAGMA user_version = {COLD_FORMAT}")
+    return gone
+
+
+def cold_objects(connection: sqlite3.Connection) -> dict[tuple[int, int], int]:
+    """The objects that have data of the log, by epoch and number, and the bytes there that the log
+    still needs. Raises Damaged."""
+    found: dict[tuple[int, int], int] = {}
+    query = "SELECT CAST(data AS BLOB) FROM chunks WHERE typeof(data) = 'text'"
+    for (data,) in connection.execute(query):
+        try:
+            reference = ColdChunk(0, 0, 0, 0, Position(0, 0), Position(0, 0), data).reference
+        except ValueError as exc:
+            raise Damaged(f"the reference of a chunk is {data!r}") from exc
+        found[reference.object] = found.get(reference.object, 0) + reference.size
+    return found
+
+
+def next_cold(
+    connection: sqlite3.Connection, header: FileHeader, sequence: int
+) -> ColdReference | None:
+    """The reference of the first cold chunk from a sequence on."""
+    query = (
+        f"SELECT {_SELECTED} FROM chunks WHERE first >= ? AND typeof(data) = 'text' "
+        "ORDER BY first LIMIT 1"
+    )
+    record = connection.execute(query, (min(sequence, _SEQUENCE_MAX),)).fetchone()
+    chunk = None if record is None else _decode(record, header.seed)
+    return chunk.reference if isinstance(chunk, ColdChunk) else None
 
 
 def _is_inserted(flush: Flush, chunk: Chunk) -> bool:
@@ -334,15 +449,24 @@ def _encode(chunk: Chunk, seed: int) -> _ChunkValues:
         _pack_id(chunk.last_id),
         chunk.data,
     )
+    if isinstance(chunk, ColdChunk):
+        return (*values[:6], chunk.data.decode(), crc_of((*values, COLD), seed))
     return (*values, crc_of(values, seed))
 
 
+def crc_of_chunk(chunk: Chunk, seed: int) -> int:
+    """The CRC of the row of a chunk."""
+    return _encode(chunk, seed)[7]
+
+
 def _decode(record: tuple[object, ...], seed: int) -> Chunk:
-    if crc_of(record[:7], seed) != record[7]:
+    is_cold = record[8]
+    if crc_of((*record[:7], COLD) if is_cold else record[:7], seed) != record[7]:
         raise Damaged(f"chunk {record[0]} is not what was written (crc)")
-    values: _ChunkValues = record  # type: ignore[assignment]  # the crc says so
+    values: tuple[int, int, bytes, bytes, bytes, bytes, bytes, int]
+    values = record[:8]  # type: ignore[assignment]  # the crc says so
     first, count, first_timestamp, last_timestamp, first_id, last_id, data, _ = values
-    return Chunk(
+    return (ColdChunk if is_cold else Chunk)(
         first,
         count,
         int.from_bytes(first_timestamp),

@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+from collections.abc import Sequence
 from functools import cache
 from typing import assert_never
 
 import msgspec
 
 from millpond.actors.positions import SeekBy
-from millpond.actors.store.changes import Chunk, LogSnapshot, PartitionKind, Snapshot
+from millpond.actors.store.changes import (
+    Chunk,
+    ColdReference,
+    LogSnapshot,
+    PartitionKind,
+    Snapshot,
+)
 from millpond.actors.store.interface import Seek
 from millpond.actors.store.log_memtable import LogMemtable
 from millpond.actors.store.partitions import log_tables as log_tables
@@ -31,6 +38,7 @@ from millpond.actors.store.partitions.metadata import (
     write_header,
 )
 from millpond.actors.store.partitions.sqlite import (
+    COLD_FORMAT,
     FORMAT,
     SEEDED_FORMAT,
     damage_named,
@@ -147,6 +155,49 @@ class Partition:
         with damage_named():
             self._reload()
             return log_tables.read(self._connection, self._header, seek)
+
+    def local_bytes(self) -> log_tables.LocalBytes:
+        """The bytes of a log in the file, and in the replica alone."""
+        with damage_named():
+            self._reload()
+            return log_tables.local_bytes(self._connection)
+
+    def oldest_local(self, bytes_max: int, count_max: int) -> list[Chunk]:
+        """The oldest chunks of a log that are in the file; none if an earlier version made it."""
+        with damage_named():
+            self._reload()
+            if self._version < SEEDED_FORMAT:
+                return []
+            return log_tables.oldest_local(self._connection, self._header, bytes_max, count_max)
+
+    def make_cold(self, moved: Sequence[tuple[Chunk, ColdReference]]) -> int:
+        """Put references in the place of the data of chunks, all at once; gives the bytes that
+        went."""
+        with damage_named():
+            self._reload()
+            self._is_torn = True
+            with transaction(self._connection):
+                gone = log_tables.make_cold(self._connection, self._header, moved)
+            self._is_torn = False
+            if gone:
+                self._version = COLD_FORMAT
+                self._give_back(gone)
+        return gone
+
+    def next_cold(self, sequence: int) -> ColdReference | None:
+        """The reference of the first cold chunk from a sequence on."""
+        with damage_named():
+            self._reload()
+            return log_tables.next_cold(self._connection, self._header, sequence)
+
+    def cold_objects(self) -> dict[tuple[int, int], int]:
+        """The objects of the replica that a log needs, by epoch and number, with the bytes that it
+        needs of each."""
+        with damage_named():
+            self._reload()
+            if self._version < COLD_FORMAT or self._header.kind is not PartitionKind.LOG:
+                return {}
+            return log_tables.cold_objects(self._connection)
 
     def scrub(self, point: ScrubPoint | None, bytes_max: int) -> tuple[int, ScrubPoint | None]:
         """Read a slice of a large file. Gives the bytes read, and where to go on (None: nowhere).

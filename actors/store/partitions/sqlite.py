@@ -23,8 +23,11 @@ of all rows of a queue. Older files are given the columns with their next change
 SEEDED_FORMAT = 4
 """The version of partitions whose rows have CRCs from the seed of their file. Rows of older files
 have them from 0, also those that come later."""
+COLD_FORMAT = 5
+"""The version of logs of which some chunks are in the replica alone, so that no earlier version
+reads them. Only a file of the version before becomes one."""
 FORMAT = SEEDED_FORMAT
-"""The latest version of a partition. Others have the first one."""
+"""The version of new partitions. Other files have the first one."""
 
 _MAGIC = b"SQLite format 3\0"
 HASH_BYTES = 20
@@ -84,7 +87,7 @@ def without_wal(data: bytes) -> bytes:
 
 
 def prepare(
-    connection: sqlite3.Connection, application: int, cache_kib: int, latest: int = FORMAT
+    connection: sqlite3.Connection, application: int, cache_kib: int, latest: int = COLD_FORMAT
 ) -> int:
     """Set up a connection to a file of ours, and give its version, at most `latest`. Raises Damaged
     if it is none, UnknownFormat."""

@@ -206,7 +206,7 @@ class SalvagedFile:
             case PartitionKind.LOG:
                 found = self.log()
                 records = sum(chunk.count for chunk in found.chunks)
-                size = sum(len(chunk.data) for chunk in found.chunks)
+                size = sum(chunk.size for chunk in found.chunks)
                 is_counted = (records, size) == (header.messages, header.bytes)
                 return is_counted and not found.lost_metadata
             case _:

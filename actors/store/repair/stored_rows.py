@@ -14,12 +14,14 @@ from typing import NamedTuple, assert_never
 from millpond.actors.messages import Mode
 from millpond.actors.store.changes import (
     Chunk,
+    ColdChunk,
     Origin,
     PartitionKind,
     Position,
     StoredKey,
     StoredMessage,
 )
+from millpond.actors.store.partitions.log_tables import COLD
 from millpond.actors.store.partitions.metadata import (
     COLUMN_COUNT,
     FileHeader,
@@ -209,8 +211,10 @@ def _chunk(rowid: int, columns: tuple[Value, ...]) -> Iterator[_Candidate]:
             is_whole = len(at) == len(end) == 8 and len(first) == len(last) == 16
             if is_whole and rowid >= 0 and count >= 1:
                 times = int.from_bytes(at), int.from_bytes(end)
-                chunk = Chunk(rowid, count, *times, _position(first), _position(last), data)
-                yield _Candidate((rowid, count, at, end, first, last, data), crc, chunk)
+                found = rowid, count, *times, _position(first), _position(last), data
+                values = rowid, count, at, end, first, last, data
+                yield _Candidate(values, crc, Chunk(*found))
+                yield _Candidate((*values, COLD), crc, ColdChunk(*found))
 
 
 def _position(packed: bytes) -> Position:
