@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
@@ -209,6 +210,8 @@ def explain(error: BaseException, args: argparse.Namespace) -> Failure | None:
             return _refused(error, args, where)
         case ConnectionLost(__cause__=ssl.SSLError() | HandshakeFailed() as cause):
             return _other_listener(args, where) or Failure(f"{where}: {reason_of(cause)}")
+        case ConnectionLost(__cause__=socket.gaierror() as cause):
+            return Failure(f"{where}: the name of the host cannot be resolved ({cause.strerror})")
         case ConnectionLost(__cause__=ConnectionRefusedError() | OSError(errno=None)):
             # Without a number: a name with several addresses, each of which refused.
             return Failure(f"no node at {where}", hint="start one with `millpond serve`")

@@ -8,6 +8,10 @@ from typing import Any, NoReturn
 
 from millpond.node.cli.exit_codes import WrongArguments
 
+WORDS_ALIKE = 0.6
+OPTIONS_ALIKE = 0.72
+"""Likeness of words that are taken for misspelt ones; `--file` is no `--token-file`."""
+
 OTHER_WORDS = {
     **dict.fromkeys(("publish", "pub", "send", "produce", "enqueue"), "put"),
     **dict.fromkeys(("receive", "subscribe", "sub", "consume", "pull"), "recv"),
@@ -35,8 +39,10 @@ class CommandParser(argparse.ArgumentParser):
         word = next((each for each in unknown if each[:1] == "-" and each.strip("-")), None)
         if word is not None:  # told here, as the parser above does not know the options
             option = word.partition("=")[0]
-            hint = nearest(option, self._option_string_actions)
+            hint = nearest(option, self._option_string_actions, OPTIONS_ALIKE)
             self.error(f"unknown option {option}", hint)
+        if unknown and self._subparsers is None:
+            self.error(f"too many arguments: {' '.join(map(repr, unknown))}")
         return found, unknown
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -56,11 +62,11 @@ class CommandParser(argparse.ArgumentParser):
         raise WrongArguments(self.prog, usage, message, hint)
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: str, known: Iterable[str], alike: float = WORDS_ALIKE) -> str:
     """The hint that names the known word most like this one; empty if none is."""
     from difflib import get_close_matches  # late: commands without a mistake do not need it
 
-    found = get_close_matches(word, list(known), n=1)
+    found = get_close_matches(word, list(known), n=1, cutoff=alike)
     return f"did you mean {found[0]}?" if found else ""
 
 

@@ -17,8 +17,10 @@ def read_token(file: str | None) -> str | None:
     try:
         mode = Path(file).stat().st_mode
         lines = Path(file).read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as exc:
-        raise usage_error(f"--token-file: {exc}") from exc
+    except OSError as exc:
+        raise usage_error(f"--token-file: {file}: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise usage_error(f"--token-file: {file}: {exc}") from exc
     if mode & (stat.S_IRGRP | stat.S_IROTH):
         raise usage_error("--token-file: other users can read it", f"run `chmod 600 {file}`")
     for line in lines:

@@ -42,6 +42,8 @@ def parse_url(url: str) -> Address:
         parts = urlsplit(url)
     except ValueError as exc:
         raise ValueError(f"{shown}: {exc}") from exc
+    if "://" not in url:
+        raise ValueError(f"{shown} has no scheme, as in tcp://127.0.0.1:7400")
     if parts.scheme not in PORTS:
         raise ValueError(f"{shown}: the scheme must be one of {', '.join(PORTS)}")
     if not parts.hostname:

@@ -10,9 +10,10 @@ def parse_address(text: str) -> tuple[str, int]:
         host = host[1:-1]
     elif ":" in host:
         raise ValueError(f"{text!r}: put an IPv6 address in brackets, as in [::1]:7400")
-    plain = port.isascii() and port.isdigit() and len(port) <= 5
-    if not (host and plain and int(port) < 2**16):
-        raise ValueError(f"{text!r} is not HOST:PORT")
+    if not (host and port.isascii() and port.isdigit()):
+        raise ValueError(f"{text!r} is not HOST:PORT, as in 127.0.0.1:7400")
+    if len(port) > 5 or int(port) >= 2**16:
+        raise ValueError(f"{text!r}: a port is at most 65535")
     return host, int(port)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 from functools import partial
@@ -92,6 +93,8 @@ def _add(subparsers: Any, name: str, summary: str, epilog: str) -> argparse.Argu
 def run(args: argparse.Namespace) -> int:
     """Ask a question, or answer those that come."""
     if args.command == "reply":
+        if shutil.which(args.program[0]) is None:
+            raise usage_error(f"there is no program {args.program[0]!r} that can be run")
         args.timeout = None
         return run_in_loop(args, partial(_reply, args))
     if args.data is None and sys.stdin.isatty():

@@ -144,7 +144,14 @@ async def _create(args: argparse.Namespace, channels: Channels) -> None:
     try:
         await channels.create(args.name, args.mode, exist_ok=args.if_missing)
     except ChannelExists as exc:
-        raise Failure(f"{printable(args.name)!r}: {exc}") from exc
+        try:
+            found = await channels.describe(args.name)
+        except UnknownChannel:  # it was deleted at this moment
+            raise Failure(f"{printable(args.name)!r}: {exc}") from exc
+        text = f"{printable(args.name)!r} exists, in {found.mode} mode"
+        if found.mode != args.mode:
+            raise Failure(f"{text}, not {args.mode}", hint="choose another name") from exc
+        raise Failure(f"{text}", hint="--if-missing accepts that") from exc
     if args.json:
         print_json(data_field(args.name, "channel") | {"mode": args.mode})
 

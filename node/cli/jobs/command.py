@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -356,19 +357,30 @@ def _entry_fields(entry: HistoryEntry) -> dict[str, Any]:
 
 async def _retry(args: argparse.Namespace, queue: Queue) -> None:
     for job in args.ids:
-        await queue.retry(job)
+        with _explained(job, queue):
+            await queue.retry(job)
         _done(args, job, "retried")
 
 
 async def _cancel(args: argparse.Namespace, queue: Queue) -> None:
     for job in args.ids:
-        await queue.cancel(job)
+        with _explained(job, queue):
+            await queue.cancel(job)
         _done(args, job, "cancelled")
     say_removed(args, f"{plural(len(args.ids), 'job')} of queue {queue.name!r} cancelled")
 
 
 async def _cancel_question(args: argparse.Namespace, queue: Queue) -> str:
     return f"Cancel {plural(len(args.ids), 'job')} of queue {queue.name!r}?"
+
+
+@contextmanager
+def _explained(job: int, queue: Queue) -> Iterator[None]:
+    try:
+        yield
+    except NotFound as exc:
+        text = f"there is no job {job} in queue {queue.name!r}: done, cancelled or never there"
+        raise Failure(text, ExitCode.NOT_FOUND) from exc
 
 
 def _done(args: argparse.Namespace, job: int, what: str) -> None:

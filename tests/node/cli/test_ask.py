@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -73,7 +74,7 @@ def test_a_program_that_takes_too_long_fails_the_question(node: Serving) -> None
     assert told.returncode == 1 and b"no answer within 0.2 s" in told.stderr
 
 
-def test_questions_without_an_answer(node: Serving) -> None:
+def test_questions_without_an_answer(node: Serving, tmp_path: Path) -> None:
     at = ("--connect", node.urls["tcp"])
     told = command("ask", "nobody", "hello", *at)
     assert told.returncode == 4 and b"nobody listens in the channel" in told.stderr
@@ -81,8 +82,12 @@ def test_questions_without_an_answer(node: Serving) -> None:
         told = command("ask", "silent", "hello", "--timeout", "0.2", *at)
     assert told.returncode == 3 and b"no answer within 0.2 s" in told.stderr
     assert command("ask", "rpc", *at, input=b"").returncode == 2
-    with replying(node, "none", "--", "/no/such/program") as process:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o700)
+    with replying(node, "none", "--", str(program)) as process:
+        program.unlink()
         told = command("ask", "none", "hello", "--timeout", "0.2", *at)
         assert told.returncode == 3
         assert process.wait(60) == 1 and process.stderr is not None
-        assert b"cannot run '/no/such/program'" in process.stderr.read()
+        assert f"cannot run '{program}'".encode() in process.stderr.read()

@@ -12,7 +12,7 @@ def test_channels(run: Run, name: str) -> None:
     channel = f"{name}/mail"
     assert run("channel", "create", channel, "--mode", "queue") == (0, b"", "")
     told = run("channel", "create", channel, "--mode", "queue")
-    assert told.code == 1 and "created before" in told.err
+    assert told.code == 1 and "exists, in" in told.err
     again = ("channel", "create", channel, "--if-missing", "--json")
     assert objects(run(*again, "--mode", "queue")) == [{"channel": channel, "mode": "queue"}]
     assert run(*again, "--mode", "fanout").code == 1

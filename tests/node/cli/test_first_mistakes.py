@@ -124,3 +124,43 @@ def test_names_of_topics_and_streams(node: Serving) -> None:
         assert done.returncode == 4
         assert b"it is a topic, whose streams are many/0 to many/2" in done.stderr, words
     assert "no stream has this name" in failure("stream", "info", "none", *at)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("ping", "--connect", "127.0.0.1:7400"), "has no scheme, as in tcp://127.0.0.1:7400"),
+        (("ping", "--connect", "tcp://mill.invalid:1"), "name of the host cannot be resolved"),
+        (("ping", "--token-file", "none"), "--token-file: none: No such file or directory"),
+        (("serve", "--config", "none.toml"), "none.toml: No such file or directory"),
+        (("serve", "--memory", "--p2p", "7400"), "'7400' is not HOST:PORT, as in 127.0.0.1:7400"),
+        (("serve", "--memory", "--p2p", "127.0.0.1:74000"), "a port is at most 65535"),
+        (("context", "add", "home", "tcp://h"), "millpond context add: error: too many arguments"),
+        (("put", "c", "x", "--file", "none"), "unknown option --file"),
+        (("put", "c", "x", "--jsn"), "did you mean --json?"),
+        (("reply", "c", "no-such-program"), "there is no program 'no-such-program'"),
+    ],
+)
+def test_a_mistake_is_told_in_one_plain_line(words: tuple[str, ...], told: str) -> None:
+    done = command_here(*words, env=environment())
+    *_, line = done.stderr.decode().splitlines()
+    assert done.returncode in (1, 2)
+    assert told in line and "Errno" not in line
+    assert "token-file" not in line or "--token-file" in words
+
+
+def test_a_channel_that_exists_is_told_with_its_mode(node: Serving) -> None:
+    at = ("--connect", node.urls["tcp"])
+    assert command("channel", "create", "there", "--mode", "queue", *at).returncode == 0
+    told = failure("channel", "create", "there", "--mode", "pair", *at)
+    assert "'there' exists, in queue mode, not pair; choose another name" in told
+    told = failure("channel", "create", "there", "--mode", "queue", *at)
+    assert "'there' exists, in queue mode; --if-missing accepts that" in told
+
+
+def test_a_job_that_is_not_there_is_no_message(node: Serving) -> None:
+    for verb in ("retry", "cancel"):
+        yes = ("--yes",) if verb == "cancel" else ()
+        done = command("jobs", verb, "mails", "5", *yes, "--connect", node.urls["tcp"])
+        assert done.returncode == 4
+        assert b"there is no job 5 in queue 'mails': done, cancelled or never there" in done.stderr
