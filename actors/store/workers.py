@@ -24,9 +24,12 @@ ItemIn = TypeVar("ItemIn", contravariant=True)
 class StoreWorker(Protocol[ItemIn]):
     """Takes items in the loop's thread."""
 
-    def submit(self, item: ItemIn, *, urgent: bool = False, quick: bool = False) -> None:
+    def submit(
+        self, item: ItemIn, *, urgent: bool = False, quick: bool = False, lazy: bool = False
+    ) -> None:
         """Queue an item: an urgent one before those that wait, others behind them. A quick one
-        takes no long time: if nothing else waits, it may be done in the calling thread.
+        takes no long time: if nothing else waits, it may be done in the calling thread. A lazy one
+        may wait `lazy_s` for others, with which it goes.
         """
 
     def end(self) -> None:
@@ -42,10 +45,10 @@ class WorkerTask(Generic[Item, Result]):
 
     `run` gets up to `batch_max` items that wait, and an empty list when none came for `idle_s()`
     seconds (None: it is not woken). An exception of `run` is given to `crashed`, in the loop's
-    thread.
+    thread. Lazy items wait up to `lazy_s` seconds.
     """
 
-    __slots__ = ("batch_max", "crashed", "done", "idle_s", "run")
+    __slots__ = ("batch_max", "crashed", "done", "idle_s", "lazy_s", "run")
 
     def __init__(
         self,
@@ -55,12 +58,14 @@ class WorkerTask(Generic[Item, Result]):
         *,
         idle_s: Callable[[], float | None] = lambda: None,
         batch_max: int = 2**30,
+        lazy_s: float = 0.0,
     ) -> None:
         self.run = run
         self.done = done
         self.crashed = crashed
         self.idle_s = idle_s
         self.batch_max = batch_max
+        self.lazy_s = lazy_s
 
     def attempt(self, items: list[Item]) -> Callable[[], None]:
         """Run, and give what is to be called in the loop's thread."""
@@ -117,6 +122,8 @@ class WorkerThread(Generic[Item, Result]):
         self._wake.acquire()
         self._working = threading.Lock()
         self._sleeps_deep = False
+        self._sleeps_briefly = False
+        """It looks at what waits within `lazy_s` by itself."""
         # One is counted here and the other there, so neither needs a lock.
         self._attempts = 0
         self._reports = 0
@@ -124,11 +131,15 @@ class WorkerThread(Generic[Item, Result]):
         self._thread = threading.Thread(target=self._run, name=f"millpond-{name}", daemon=True)
         self._thread.start()
 
-    def submit(self, item: Item, *, urgent: bool = False, quick: bool = False) -> None:
+    def submit(
+        self, item: Item, *, urgent: bool = False, quick: bool = False, lazy: bool = False
+    ) -> None:
         waiting = self._waiting
         is_alone = not (waiting.items or waiting.urgent)
         if not (quick and is_alone and self._attempt_here(item)):
             (waiting.urgent if urgent else waiting.items).append(item)
+            if lazy and self._sleeps_briefly:
+                return  # read after the item was added: the thread clears it before it takes items
             if self._wake.locked():  # as `_wake_thread` has it
                 self._wake.release()
 
@@ -165,9 +176,18 @@ class WorkerThread(Generic[Item, Result]):
         if self._wake.locked():
             self._wake.release()
 
+    def _sleep_briefly(self) -> None:
+        """Sleep until something comes that is not lazy, but for `lazy_s` at most."""
+        self._sleeps_briefly = True
+        if not self._waiting:
+            self._wake.acquire(timeout=self._work.lazy_s)
+        self._sleeps_briefly = False
+
     def _run(self) -> None:
         work, waiting = self._work, self._waiting
         while waiting.items or waiting.urgent or not self._is_closed:
+            if work.lazy_s and self._attempts:
+                self._sleep_briefly()
             self._sleeps_deep = True  # said first: what is done here meanwhile must wake it
             idle_s = work.idle_s()
             self._sleeps_deep = idle_s is None
@@ -191,7 +211,9 @@ class SteppedWorker(Generic[Item, Result]):
         self._work = work
         self._waiting: TaskQueue[Item] = TaskQueue()
 
-    def submit(self, item: Item, *, urgent: bool = False, quick: bool = False) -> None:
+    def submit(
+        self, item: Item, *, urgent: bool = False, quick: bool = False, lazy: bool = False
+    ) -> None:
         self._waiting.add(item, urgent=urgent)
 
     def step(self, *, idle: bool = False) -> bool:

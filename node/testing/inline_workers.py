@@ -29,7 +29,9 @@ class InlineWorker(Generic[Item, Result]):
         self._is_killed = False
         self._woken = anyio.Event()
 
-    def submit(self, item: Item, *, urgent: bool = False, quick: bool = False) -> None:
+    def submit(
+        self, item: Item, *, urgent: bool = False, quick: bool = False, lazy: bool = False
+    ) -> None:
         self._waiting.add(item, urgent=urgent)
         self.wake()
 

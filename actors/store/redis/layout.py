@@ -49,6 +49,7 @@ from millpond.actors.store.changes import (
 from millpond.actors.store.journal.change_codec import BadChange, decode, encode
 from millpond.actors.store.message_attributes import DueAt, UniqueKey
 from millpond.actors.store.queue_memtable import QueueMemtable
+from millpond.actors.store.redis.commands import PackedCommand, packed_words
 from millpond.actors.store.subscribers import (
     Acked,
     AckedUpTo,
@@ -64,8 +65,8 @@ _PARTS = (
     *("bounds", "data", "metadata"),
 )
 _BOUNDS = Struct(">QQQQQQQ")  # timestamps, ids, length of the data
-_LENGTH = Struct(">I")
 _BOUNDS_FIELD = b"b"
+_pack_length = Struct(">I").pack
 SEQUENCE_MAX = 2**64 - 1
 
 APPLIED, DROPPED, OUT_OF_ORDER, FENCED = 1, 2, 0, -1
@@ -76,33 +77,41 @@ NEW = -1
 without a name are removed."""
 
 _WRITE = """
-local ARGV, packed, position = {}, ARGV[1], 1
-while position <= #packed do
-  ARGV[#ARGV + 1], position = struct.unpack('>I4c0', packed, position)
-end
+local packed = cmsgpack.unpack(ARGV[1])
+local own_epoch, own_lsn, before, kind, is_new, fields = unpack(packed, 1, 6)
 local meta = KEYS[1]
 local kept = redis.call('HMGET', meta, 'epoch', 'lsn')
 local epoch, lsn = kept[1], kept[2]
 local function is_empty()
-  if ARGV[5] == 'queue' then
+  if kind == 'queue' then
     return redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[5]) == 0
   end
-  return ARGV[6] == '1' and redis.call('EXISTS', KEYS[7], KEYS[9]) == 0
+  return is_new == '1' and redis.call('EXISTS', KEYS[7], KEYS[9]) == 0
 end
-if epoch and tonumber(epoch) > tonumber(ARGV[1]) then return -1 end
-if epoch == ARGV[1] and tonumber(lsn) >= tonumber(ARGV[2]) then
-  return lsn == ARGV[2] and is_empty() and 2 or 1
+if epoch and tonumber(epoch) > tonumber(own_epoch) then return -1 end
+if epoch == own_epoch and tonumber(lsn) >= tonumber(own_lsn) then
+  return lsn == own_lsn and is_empty() and 2 or 1
 end
-if ARGV[3] == '-1' then redis.call('DEL', unpack(KEYS, 2))
-elseif epoch ~= ARGV[1] or lsn ~= ARGV[3] then return 0 end
-local at = tonumber(ARGV[4])
-while at < #ARGV do
-  local what, behind = ARGV[at], at + 2 + tonumber(ARGV[at + 1])
-  local a, b, c, d = ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
+if before == '-1' then redis.call('DEL', unpack(KEYS, 2))
+elseif epoch ~= own_epoch or lsn ~= before then return 0 end
+local function split(number)
+  return tonumber(string.sub(number, 1, -11)) or 0, tonumber(string.sub(number, -10))
+end
+local function ends_by(first, count, point)
+  local high, low = split(first)
+  local count_high, count_low = split(count)
+  local point_high, point_low = split(point)
+  high, low = high + count_high, low + count_low
+  if low >= 1e10 then high, low = high + 1, low - 1e10 end
+  return high < point_high or high == point_high and low <= point_low
+end
+for at = 7, #packed do
+  local operation = packed[at]
+  local what, a, b, c, d = unpack(operation)
   if what == 'set' then
     redis.call('HSET', KEYS[tonumber(a)], b, c)
   elseif what == 'del' then
-    redis.call('HDEL', KEYS[tonumber(a)], unpack(ARGV, at + 3, behind - 1))
+    redis.call('HDEL', KEYS[tonumber(a)], unpack(operation, 3))
   elseif what == 'ack' then
     local numbers = redis.call('HGET', KEYS[6], a) or ' '
     if not string.find(numbers, ' ' .. b .. ' ', 1, true) then
@@ -122,13 +131,12 @@ while at < #ARGV do
     redis.call('XADD', KEYS[7], a .. '-' .. b, 'b', c)
     redis.call('HSET', KEYS[8], a, d)
   elseif what == 'trim' then
-    local point = tonumber(a)
     repeat
       local entries = redis.call('XRANGE', KEYS[7], '-', '+', 'COUNT', 100)
       local gone = 0
       for _, entry in ipairs(entries) do
         local first, count = string.match(entry[1], '^(%d+)-(%d+)$')
-        if tonumber(first) + tonumber(count) > point then break end
+        if not ends_by(first, count, a) then break end
         redis.call('XDEL', KEYS[7], entry[1])
         redis.call('HDEL', KEYS[8], first)
         gone = gone + 1
@@ -137,14 +145,13 @@ while at < #ARGV do
   elseif what == 'drop' then
     redis.call('DEL', KEYS[7], KEYS[8], KEYS[9])
   end
-  at = behind
 end
 local is_dropped = is_empty()
 if is_dropped then redis.call('DEL', unpack(KEYS, 2)) end
-redis.call('HSET', meta, 'kind', ARGV[5], 'epoch', ARGV[1], 'lsn', ARGV[2],
-  unpack(ARGV, 7, tonumber(ARGV[4]) - 1))
+redis.call('HSET', meta, 'kind', kind, 'epoch', own_epoch, 'lsn', own_lsn, unpack(fields))
 return is_dropped and 2 or 1
 """
+"""Numbers of logs are up to 2**64, and those of Lua exact up to 2**53, so they are split."""
 
 WRITE_SCRIPT = "#!lua\n" + _WRITE
 """Apply a write: KEYS are those of a partition, the argument is of `write_argument`."""
@@ -179,20 +186,27 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) 
 return 0
 """
 
-Operation = tuple[str | bytes, ...]
+Operation = tuple[str | msgspec.Raw, ...]
 
 
 class PartitionKeys:
-    """The keys of one partition."""
+    """The keys of one partition. `packed` are all of them as words of a command."""
 
-    __slots__ = ("all",)
+    __slots__ = ("_stem", "packed")
 
     def __init__(self, prefix: str, name: bytes) -> None:
         tag = quote_from_bytes(name, safe="/!$&'()*,:;=@+ ")
-        self.all = tuple(f"{prefix}:{{{tag}}}:{part}" for part in _PARTS)
+        self._stem = f"{prefix}:{{{tag}}}:"
+        self.packed = packed_words([f"{self._stem}{part}" for part in _PARTS])
 
     def __getitem__(self, part: str) -> str:
-        return self.all[int(part) - 1]
+        return self._stem + _PARTS[int(part) - 1]
+
+    def write(self, script: str, argument: bytes) -> PackedCommand:
+        """The call of a script with all keys and one argument."""
+        head = b"*13\r\n$7\r\nEVALSHA\r\n$40\r\n%b\r\n$1\r\n9\r\n" % script.encode()
+        end = b"$%d\r\n" % len(argument)
+        return PackedCommand(self._stem, b"".join((head, self.packed, end, argument, b"\r\n")))
 
 
 class LogBounds(msgspec.Struct):
@@ -253,27 +267,27 @@ def write_argument(
     *,
     is_new: bool,
 ) -> bytes:
-    """The argument of the script for a write, with the `meta` after it: words behind their lengths
-    (u32, big-endian), because the package redis takes 2 us for each argument of a command.
+    """The argument of the script for a write, with the `meta` after it, as MessagePack: the package
+    redis takes 2 us for each argument of a command. Numbers are text, as Lua's are inexact.
 
     `before` is the lsn of the write that it follows (0: the last one of former owners; NEW: none).
     `is_new`: of a log no record was ever there."""
-    head = (epoch, str(lsn), str(before), str(7 + len(meta)), kind.name.lower())
-    arguments: list[str | bytes] = [*head, "1" if is_new else "0", *meta]
-    for change in changes:
-        for what, *rest in _operations(change):
-            arguments += (what, str(len(rest)), *rest)
-    packed: list[bytes] = []
-    for each in arguments:
-        word = each.encode() if isinstance(each, str) else each
-        packed += (_LENGTH.pack(len(word)), word)
-    return b"".join(packed)
+    head = (epoch, str(lsn), str(before), kind.name.lower(), "1" if is_new else "0", meta)
+    return _encode_argument([*head, *(each for change in changes for each in _operations(change))])
+
+
+_encode_argument = msgspec.msgpack.Encoder().encode
+
+
+def _text(data: bytes) -> msgspec.Raw:
+    """Bytes as text of MessagePack: scripts do not know its binary values."""
+    return msgspec.Raw(b"\xdb" + _pack_length(len(data)) + data)
 
 
 def _operations(change: Change) -> Iterator[Operation]:
     match change:
         case StoredMessage():
-            yield "set", MESSAGES, str(change.id), encode([change])
+            yield "set", MESSAGES, str(change.id), _text(encode([change]))
             yield "del", KEYS, str(change.key)
         case MessageRemoved():
             message_id = str(change.id)
@@ -281,43 +295,52 @@ def _operations(change: Change) -> Iterator[Operation]:
             yield "del", ATTRIBUTES, *(f"{kind}{message_id}" for kind in "nedu")
             yield "del", ACKS, message_id
             if change.left is not None:
-                retained = encode([KeyRetained(change.key, change.left)])
+                retained = _text(encode([KeyRetained(change.key, change.left)]))
                 yield "set", KEYS, str(change.key), retained
         case KeyRetained(key=key):
-            yield "set", KEYS, str(key), encode([change])
+            yield "set", KEYS, str(key), _text(encode([change]))
         case KeyExpired(key=key):
             yield "del", KEYS, str(key)
         case AttemptsSet(id=message_id):
-            yield "set", ATTRIBUTES, f"n{message_id}", encode([change])
+            yield "set", ATTRIBUTES, f"n{message_id}", _text(encode([change]))
         case DeadlineSet(id=message_id):
-            yield "set", ATTRIBUTES, f"e{message_id}", encode([change])
+            yield "set", ATTRIBUTES, f"e{message_id}", _text(encode([change]))
         case DueAt(id=message_id, at=at):
             if at:
-                yield "set", ATTRIBUTES, f"d{message_id}", encode([change])
+                yield "set", ATTRIBUTES, f"d{message_id}", _text(encode([change]))
             else:
                 yield "del", ATTRIBUTES, f"d{message_id}"
         case UniqueKey(id=message_id):
-            yield "set", ATTRIBUTES, f"u{message_id}", encode([change])
+            yield "set", ATTRIBUTES, f"u{message_id}", _text(encode([change]))
         case ModeSet():
             pass  # a field of the meta
         case Subscriber(number=number):
-            yield "set", SUBSCRIBERS, f"s{number}", encode([change])
+            yield "set", SUBSCRIBERS, f"s{number}", _text(encode([change]))
             yield "del", SUBSCRIBERS, f"t{number}"
         case SubscriberTouched(number=number):
-            yield "set", SUBSCRIBERS, f"t{number}", encode([change])
+            yield "set", SUBSCRIBERS, f"t{number}", _text(encode([change]))
         case SubscriberRemoved(number=number):
             yield "del", SUBSCRIBERS, f"s{number}", f"t{number}", f"f{number}"
             yield "unack", str(number)
         case Acked(number=number, id=message_id):
             yield "ack", str(message_id), str(number)
         case AckedUpTo(number=number):
-            yield "set", SUBSCRIBERS, f"f{number}", encode([change])
+            yield "set", SUBSCRIBERS, f"f{number}", _text(encode([change]))
         case Chunk():
-            yield "add", str(change.first), str(change.count), _bounds(change), change.data
+            yield (
+                "add",
+                str(change.first),
+                str(change.count),
+                _text(_bounds(change)),
+                _text(change.data),
+            )
         case LogTrimmed(point=point):
             yield "trim", str(point)
         case MetadataSet(name=name, value=value):
-            yield ("del", METADATA, name) if value is None else ("set", METADATA, name, value)
+            if value is None:
+                yield "del", METADATA, _text(name)
+            else:
+                yield "set", METADATA, _text(name), _text(value)
         case LogDeleted():
             yield ("drop",)
         case _:
@@ -380,12 +403,15 @@ class ChunkBounds(msgspec.Struct, frozen=True):
         return Chunk(self.first, self.count, *stamps, self.first_id, self.last_id, data)
 
 
-def read_bounds(entry: tuple[bytes, Mapping[bytes, bytes]]) -> ChunkBounds:
+def read_bounds(entry: tuple[bytes, Sequence[bytes]]) -> ChunkBounds:
     """An entry of the stream `bounds`. Raises BadChange."""
     try:
-        first, count = map(int, entry[0].split(b"-"))
-        stamp, last, ms, seq, last_ms, last_seq, size = _BOUNDS.unpack(entry[1][_BOUNDS_FIELD])
-    except (KeyError, ValueError, TypeError, StructError) as error:
+        entry_id, (field, value) = entry
+        first, count = map(int, entry_id.split(b"-"))
+        if field != _BOUNDS_FIELD:
+            raise BadChange(f"bounds of a chunk: {field!r} is no field of them")
+        stamp, last, ms, seq, last_ms, last_seq, size = _BOUNDS.unpack(value)
+    except (ValueError, TypeError, StructError) as error:
         raise BadChange(f"bounds of a chunk: {error}") from error
     ids = Position(ms, seq), Position(last_ms, last_seq)
     return ChunkBounds(first, count, stamp, last, *ids, size)

@@ -10,7 +10,8 @@ from millpond.actors.messages import Mode
 from millpond.actors.positions import Seek, SeekBy
 from millpond.actors.store.changes import Chunk, LogSnapshot, Snapshot
 from millpond.actors.store.reads import select_chunks
-from millpond.actors.store.redis.connection import Command, RedisConnection
+from millpond.actors.store.redis.commands import Command
+from millpond.actors.store.redis.connection import RedisConnection
 from millpond.actors.store.redis.errors import RedisAway, RedisRefused
 from millpond.actors.store.redis.layout import (
     ACKS,

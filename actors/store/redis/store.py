@@ -59,11 +59,8 @@ from millpond.actors.store.interface import (
     refused,
 )
 from millpond.actors.store.journal.change_codec import BadChange
-from millpond.actors.store.redis.connection import (
-    Command,
-    RedisConnection,
-    RedisUrl,
-)
+from millpond.actors.store.redis.commands import Command
+from millpond.actors.store.redis.connection import RedisConnection, RedisUrl
 from millpond.actors.store.redis.errors import RedisAway, RedisConfigError, RedisRefused, StoreLost
 from millpond.actors.store.redis.layout import (
     APPLIED,
@@ -94,6 +91,8 @@ BATCH_BYTES = 4 * 2**20
 BATCH_WRITES = 1000
 PENDING_BYTES_MAX = 64 * 2**20
 """Above it, writes that a client waits for are refused: Redis is behind."""
+LAZY_S = 0.005
+"""Writes that no client waits for go with one that a client waits for, or alone after this time."""
 CLAIM_BATCH = 1000
 CLOSE_S = 10.0
 CLOSE_TRIES = 10
@@ -338,7 +337,8 @@ class RedisStore:
             connection.close()
             raise
         self._worker: StoreWorker[Item] = self.environment.worker(
-            "redis", WorkerTask(self._run, self._done, self._crashed, idle_s=self._idle_s)
+            "redis",
+            WorkerTask(self._run, self._done, self._crashed, idle_s=self._idle_s, lazy_s=LAZY_S),
         )
 
     def _load_scripts(self) -> None:
@@ -501,17 +501,18 @@ class RedisStore:
         entry.chain = self._lsn
         entry.in_flight += 1
         self._pending_bytes += size
-        self._worker.submit(Write(entry, self._lsn, changes, command, size, commit, before))
+        item = Write(entry, self._lsn, changes, command, size, commit, before)
+        self._worker.submit(item, lazy=not is_awaited)
         return commit
 
     def _command(
         self, entry: Entry, changes: Sequence[Change], *, is_awaited: bool
     ) -> tuple[Command, int]:
-        script, keys = self._write if is_awaited else self._free, entry.paths.all
+        script = self._write if is_awaited else self._free
         is_new = entry.bounds.is_new
         order = (self._epoch, self._lsn, entry.chain)
         argument = write_argument(*order, entry.kind, entry.meta(), changes, is_new=is_new)
-        return ("EVALSHA", script, len(keys), *keys, argument), len(argument)
+        return entry.paths.write(script, argument), len(argument)
 
     def load(self, name: bytes) -> Snapshot | Deferred[Snapshot | Fault]:
         entry = self._entries.get(name)

@@ -52,6 +52,31 @@ def test_what_gathers_while_the_thread_is_busy_goes_together() -> None:
     worker.close()
 
 
+def test_lazy_items_go_with_the_next_one_or_alone_after_their_time() -> None:
+    callbacks = CallbackQueue()
+    work = callbacks.work("".join, lazy_s=60.0)
+    worker = WorkerThread("test", work, callbacks.results.put)
+    worker.submit("a", lazy=True)  # nothing was done yet, so it sleeps for long
+    callbacks.take(1)
+    while not worker._sleeps_briefly:
+        time.sleep(0.001)
+    worker.submit("b", lazy=True)
+    worker.submit("c", lazy=True)
+    worker.submit("d")
+    callbacks.take(1)
+    assert [result for _, result in callbacks.done] == ["a", "bcd"]
+    work.lazy_s = 0.01
+    worker.submit("e")
+    callbacks.take(1)
+    for item in "fghi":
+        worker.submit(item, lazy=True)
+        callbacks.take(1)
+    assert [result for _, result in callbacks.done[2:]] == [*"efghi"]
+    worker.submit("j", lazy=True)
+    worker.close()
+    assert not worker._waiting
+
+
 def test_urgent_items_go_first_but_not_for_ever() -> None:
     callbacks = CallbackQueue()
     worker = SteppedWorker(callbacks.work("".join, batch_max=1))

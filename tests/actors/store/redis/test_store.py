@@ -28,8 +28,8 @@ from millpond.actors.store.changes import (
 )
 from millpond.actors.store.interface import Deferred, Fault, Seek, Usage
 from millpond.actors.store.memory import MemoryStore
+from millpond.actors.store.redis.commands import Command
 from millpond.actors.store.redis.connection import (
-    Command,
     RedisConnection,
     RedisUrl,
     connect_redis,
@@ -51,6 +51,7 @@ pytestmark = [needs_redis, pytest.mark.crash]
 
 NAME = "orders/{7} é".encode()
 LOG = b"streams/{orders}"
+DATA_KEY = "millpond:{streams/%7Borders%7D}:data"
 ALL = Seek(SeekBy.SEQUENCE, bytes_max=2**40)
 
 
@@ -137,7 +138,8 @@ def put(number: int, size: int = 3) -> StoredMessage:
 def chunk(first: int, count: int = 10, size: int = 600) -> Chunk:
     last = first + count - 1
     ids = Position(first, 0), Position(last, 0)
-    return Chunk(first, count, 10 * first, 10 * last, *ids, bytes([first % 256]) * size)
+    stamps = min(10 * first, 2**64 - 1), min(10 * last, 2**64 - 1)
+    return Chunk(first, count, *stamps, *ids, bytes([first % 256]) * size)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -193,6 +195,33 @@ def test_a_log_reads_as_one_in_memory(url: str, seed: int) -> None:
         found.bytes = expected.bytes = 0
         assert found == expected
         assert run.store.log_tail(LOG) == tail or changes
+    run.store.close()
+
+
+@pytest.mark.parametrize("first", [10**10 - 5, 2**53 - 5, 2**63 - 5, 2**64 - 100])
+def test_a_trim_is_exact_beyond_the_numbers_of_scripts(url: str, first: int) -> None:
+    run = Run(url)
+    chunks = [chunk(first + each, 1) for each in range(10)]
+    chunks.append(chunk(first + 10, 9))
+    assert run.write(LOG, *chunks) is None
+    for point in [*range(first, first + 11), first + 18]:
+        assert run.write(LOG, LogTrimmed(point, 0)) is None
+        left = [each for each in chunks if each.end > point]
+        assert run.read() == left and run.log_snapshot().trim_point == point
+        assert run.store.connection.run([("HLEN", DATA_KEY)]) == [len(left)]
+    assert run.write(LOG, LogTrimmed(first + 19, 0)) is None
+    assert run.read() == [] and run.log_snapshot().tail == first + 19
+    run.store.close()
+
+
+def test_the_last_sequence_of_all_is_trimmed(url: str) -> None:
+    run, first = Run(url), 2**64 - 3
+    assert run.write(LOG, chunk(first, 2)) is None
+    assert run.read() == [chunk(first, 2)] and run.log_snapshot().tail == 2**64 - 1
+    assert run.write(LOG, LogTrimmed(2**64 - 2, 0)) is None
+    assert run.read() == [chunk(first, 2)]
+    assert run.write(LOG, LogTrimmed(2**64 - 1, 0)) is None
+    assert run.read() == []
     run.store.close()
 
 
