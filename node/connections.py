@@ -13,6 +13,8 @@ import anyio
 from millpond.actors.errors import NotNegotiated
 from millpond.actors.messages import Attach, Durability, Port
 from millpond.actors.runtime.scheduler import Scheduler
+from millpond.actors.store.catalog_recovery import PARTITIONS
+from millpond.actors.store.partitions.file_pool import file_name
 from millpond.node.access.issued_tokens import IssuedAccess
 from millpond.node.access.policy import AccessPolicy
 from millpond.node.config import Config
@@ -22,6 +24,7 @@ from millpond.node.machine_memory import memory_bytes, trimmer
 from millpond.node.peers.identity import peer_id, verify
 from millpond.node.stream_cells import StreamCells
 from millpond.transports.http.interface import HttpCounters
+from millpond.transports.http.tails.interface import ReplicaSnapshot
 from millpond.transports.http.transactions.interface import TransactionCounters
 from millpond.transports.http.transactions.locks import WriterLocks
 from millpond.transports.p2p.admission import Admission
@@ -268,6 +271,8 @@ class Services:
         self.stream_age_s = streams.age_s
         self.tokens = IssuedAccess(streams.tokens, streams.basins.own, access.now)
         access.accept_issued_tokens(self.tokens.grants)
+        self.replica_snapshot: Callable[[], ReplicaSnapshot | None] = lambda: None
+        self.partition_path = lambda cell: f"{PARTITIONS}/{file_name(cell)}"
         self.transactions = TransactionCounters()
         self.writer_locks = WriterLocks()
         self.subscriptions = streams.subscriptions

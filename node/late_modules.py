@@ -41,6 +41,7 @@ OF_LISTENERS = {
         "millpond.transports.http.s2.app",
         "millpond.transports.http.state.app",
         "millpond.transports.http.tails.app",
+        "millpond.transports.http.tails.replica_files",
         "millpond.transports.http.transactions.app",
         "millpond.transports.http.server.websocket",
         "millpond.node.console.audit",

@@ -274,6 +274,8 @@ class Node:
         )
 
         self.replica = self._choose_replica()
+        if self.replica is not None:
+            self.services.replica_snapshot = self.replica.snapshot
 
         # Listeners; they open in `__aenter__`.
         self.listeners: dict[str, str] = {}

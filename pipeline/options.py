@@ -39,7 +39,7 @@ _SOURCE = (
     "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "failOnDataLoss",
     "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
     "minPartitions",
-    "includeHeaders", "fetchRows", "fetchBytes", "pushdown",
+    "includeHeaders", "fetchRows", "fetchBytes", "pushdown", "mode", "storeOptions",
 )  # fmt: skip
 _SINK = ("topic", "writerId", "batchId", "checkpointLocation", "queryName")
 """The last two are options of Spark, which passes them on."""
@@ -106,6 +106,9 @@ class SourceOptions:
     fetch_rows: int = 10_000
     fetch_bytes: int = 8 * 2**20
     pushes_down: bool = False
+    is_direct: bool = False
+    """Settled records are read from the object store of the node's replica."""
+    store_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -144,6 +147,8 @@ def source_options(given: Mapping[str, str], *, is_streaming: bool) -> SourceOpt
         fetch_rows=reader.number("fetchRows") or 10_000,
         fetch_bytes=reader.number("fetchBytes") or 8 * 2**20,
         pushes_down=reader.truth("pushdown", False),
+        is_direct=_is_direct(reader),
+        store_options=_store_options(reader),
     )
     if found.rows_min and found.rows_max and found.rows_min > found.rows_max:
         raise BadOption("minOffsetsPerTrigger: above maxOffsetsPerTrigger")
@@ -289,6 +294,25 @@ def _assigned(text: str) -> tuple[TopicPartition, ...]:
     if not partitions:
         raise BadOption("assign: no partition is named")
     return partitions
+
+
+def _is_direct(reader: _OptionReader) -> bool:
+    mode = (reader.text("mode") or "node").lower()
+    if mode not in ("node", "direct"):
+        raise BadOption(f"mode: node or direct, not {mode!r}")
+    return mode == "direct"
+
+
+def _store_options(reader: _OptionReader) -> Mapping[str, str]:
+    text = reader.text("storeOptions")
+    try:
+        found = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
+        # Its text may be a secret.
+        raise BadOption("storeOptions: not a JSON object of texts", 'such as {"aws_region":"eu"}')
+    return found
 
 
 def _bound(reader: _OptionReader, side: str, default: int) -> OffsetBound:

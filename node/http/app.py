@@ -110,6 +110,7 @@ class HttpServices:
             **dict.fromkeys(paths.S2, LazyApi("s2", self._s2_api)),
             paths.DURABLE: LazyApi("durable", self._durable_api),
             paths.TAILS: LazyApi("tails", self._tails_api),
+            paths.REPLICA_FILES: LazyApi("replica-files", self._replica_files_api),
             paths.TRANSACTIONS: LazyApi("transactions", self._transactions_api),
         }
 
@@ -138,6 +139,11 @@ class HttpServices:
         from millpond.transports.http.tails.app import TailsApi
 
         return TailsApi(self._services)
+
+    def _replica_files_api(self) -> Api:
+        from millpond.transports.http.tails.replica_files import ReplicaFilesApi
+
+        return ReplicaFilesApi(self._services, self._services)
 
     def _transactions_api(self) -> Api:
         from millpond.transports.http.transactions.app import TransactionsApi

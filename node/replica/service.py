@@ -37,7 +37,7 @@ from millpond.node.replica.interface import (
 from millpond.node.replica.keys import KeysCipher
 from millpond.node.replica.keys_shipping import KeysShipper
 from millpond.node.replica.object_store import open_object_store
-from millpond.node.replica.objects import ID_BYTES, Manifest
+from millpond.node.replica.objects import ID_BYTES, Manifest, snapshot_name
 from millpond.node.replica.ownership import Claimant
 from millpond.node.replica.shipping import (
     ANSWER_S,
@@ -55,6 +55,7 @@ from millpond.node.replica.snapshots import (
     manifests,
     prune,
 )
+from millpond.transports.http.tails.interface import ReplicaSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -109,6 +110,7 @@ class ReplicaService:
         self._snapshot_at = 0.0
         self._snapshot_bytes = self._snapshot_count = 0
         self._snapshot_history = -1
+        self._snapshot_name = ""
         self._snapshot_rows: list[SnapshotRow] = []
         """The newest snapshots, the oldest first."""
         self._begun = self._wanted = 0
@@ -241,6 +243,14 @@ class ReplicaService:
             standbys=tuple(shipper.standbys),
         )
 
+    def snapshot(self) -> ReplicaSnapshot:
+        """The newest snapshot of the present history: one of another may have other records under
+        the same sequences."""
+        is_present = self._snapshot_history == self.shipper.position.history
+        is_owner = self.shipper.claim is not None
+        name = self._snapshot_name if is_owner and is_present else ""
+        return ReplicaSnapshot(self._settings.url, name)
+
     # The position.
 
     async def _keep_ids(self) -> None:
@@ -329,6 +339,7 @@ class ReplicaService:
         if found:
             self._snapshot_history = found[-1].history
             self._snapshot_at = found[-1].made_at
+            self._snapshot_name = snapshot_name(found[-1].epoch, found[-1].lsn)
             self.shipper.has_snapshot(found[-1].history)
         self._snapshot_count = len(found)
         self._snapshot_rows = [_row(each) for each in found[-SNAPSHOTS_SHOWN:]]
@@ -390,7 +401,7 @@ class ReplicaService:
             # for one once more after its first object: one of the two sees the other.
             await shipper.check_owner()
         shipper.has_snapshot(place.history)
-        self._snapshot_at = facts.made_at
+        self._snapshot_at, self._snapshot_name = facts.made_at, name
         self._snapshot_bytes, self._snapshot_history = began_bytes, place.history
         self._snapshot_count += upload.is_new
         if upload.is_new and upload.manifest is not None:

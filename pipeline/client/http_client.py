@@ -64,6 +64,24 @@ class StreamTail(NamedTuple):
     bytes: int = 0
 
 
+class ReplicaStream(NamedTuple):
+    """The file of a stream in a snapshot, by its path; records before `first` are trimmed."""
+
+    stream: str
+    identity: str
+    first: int
+    path: str
+
+
+class ReplicaFiles(NamedTuple):
+    """The newest snapshot of a node's replica: its address (None: the node has none), its manifest
+    (empty: there is none yet), and the files of streams."""
+
+    url: str | None
+    manifest: str
+    streams: list[ReplicaStream]
+
+
 class NodeClient:
     """A client of one node over one connection, which is made on first use. Not thread-safe."""
 
@@ -73,6 +91,8 @@ class NodeClient:
         """The address in use."""
         self._nodes = nodes
         self._connection: HTTPConnection | None = None
+        self.is_unused = True
+        """No request was made."""
 
     def close(self) -> None:
         """Close the connection; the next request makes a new one."""
@@ -108,6 +128,13 @@ class NodeClient:
             if page["next"] is None:
                 return found
             after = page["next"]
+
+    def replica_files(self, streams: list[str]) -> ReplicaFiles:
+        """The files of streams that direct reads may use. Raises PipelineError."""
+        asked = json.dumps({"streams": streams}).encode()
+        found = self.request_json("POST", "/millpond/v1/replica-files", asked)
+        rows = list(starmap(ReplicaStream, found["streams"]))
+        return ReplicaFiles(found["replica"], found["manifest"], rows)
 
     def tail(self, stream: str) -> int:
         """The sequence after the last record. Raises NoSuchStream."""
@@ -233,6 +260,7 @@ class NodeClient:
     def _send(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
     ) -> HTTPResponse:
+        self.is_unused = False
         sent = {"s2-basin": self._nodes.basin, **headers}
         if self._nodes.token is not None:
             sent["authorization"] = f"Bearer {self._nodes.token}"

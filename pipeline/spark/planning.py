@@ -10,6 +10,7 @@ from typing import Any, NoReturn, TypeVar
 
 from millpond.pipeline.errors import DataLost, PipelineError
 from millpond.pipeline.options import Nodes, SourceOptions
+from millpond.pipeline.spark.direct import DirectFile, DirectPlanner
 from millpond.pipeline.spark.discovery import Discovery, StreamLocation
 from millpond.pipeline.spark.offsets import (
     Identities,
@@ -45,6 +46,8 @@ class Range:
     fetch_bytes: int = 8 * 2**20
     identity: str | None = None
     """The identity of the stream; None: not known."""
+    direct: DirectFile | None = None
+    """The file that has settled records of it; None: the node is read."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,10 @@ def batch_ranges(options: SourceOptions, bounds: Bounds = EVERYTHING) -> list[Ra
                 ranges.append(_range(options, each, locations[each], first, behind, identity))
     finally:
         discovery.close()
-    return split(ranges, options.partitions_min)
+    ranges = split(ranges, options.partitions_min)
+    if options.is_direct:
+        ranges = DirectPlanner(options.nodes, options.store_options).plan(ranges)
+    return ranges
 
 
 def _bounded(
@@ -190,6 +196,9 @@ class StreamPlan:
         self._parsed: tuple[Offsets, Identities] = ({}, {})
         """The last end of a batch, and where the next one begins until there is one."""
         self._planned_at = now()
+        self._direct: DirectPlanner | None = None
+        if options.is_direct:
+            self._direct = DirectPlanner(options.nodes, options.store_options)
 
     def close(self) -> None:
         """Close all connections."""
@@ -291,7 +300,8 @@ class StreamPlan:
                 found.append(
                     _range(options, each, location, first, behind, identity, is_fresh=is_fresh)
                 )
-        return split(found, options.partitions_min)
+        found = split(found, options.partitions_min)
+        return found if self._direct is None else self._direct.plan(found)
 
 
 def _check_kept(start: Offsets, tails: Offsets) -> None:

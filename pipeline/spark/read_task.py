@@ -12,6 +12,7 @@ from millpond.pipeline.client.columns import Columns, Numbers
 from millpond.pipeline.client.http_client import NodeClient, NoSuchStream
 from millpond.pipeline.errors import DataLost, PipelineError
 from millpond.pipeline.spark.arrow import ArrowBuilder, batches
+from millpond.pipeline.spark.direct import read_direct
 from millpond.pipeline.spark.planning import Range
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ def _checked(client: NodeClient, range_: Range) -> Iterator[Columns]:
     expected = range_.start
     is_gap_fine = range_.is_fresh
     try:
-        for columns in client.read(range_.location.stream, range_.start, range_.end):
+        for columns in _records(client, range_):
             columns = _before(columns, range_.end)
             for first, behind in _gaps(expected, columns.sequences):
                 if not is_gap_fine:
@@ -45,8 +46,19 @@ def _checked(client: NodeClient, range_: Range) -> Iterator[Columns]:
         return
     if expected < range_.end and not is_gap_fine:
         _check_missing(client, range_, expected, range_.end)
-    if range_.identity is not None:
-        _check_identity(client, range_)
+    if range_.identity is not None and not client.is_unused:
+        _check_identity(client, range_)  # a file has that of its records
+
+
+def _records(client: NodeClient, range_: Range) -> Iterator[Columns]:
+    """The records from the file of a snapshot, as far as that goes, and then from the node."""
+    start = range_.start
+    if range_.direct is not None:
+        for columns in read_direct(range_.direct, start, range_.end):
+            start = int(columns.sequences[-1]) + 1
+            yield columns
+    if start < range_.end:
+        yield from client.read(range_.location.stream, start, range_.end)
 
 
 def _before(columns: Columns, end: int) -> Columns:

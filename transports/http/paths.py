@@ -17,3 +17,4 @@ PAGE = (b"millpond", b"page")
 """The files of the page on which windows share a state."""
 TRANSACTIONS = (b"millpond", b"v1", b"transactions")
 TAILS = (b"millpond", b"v1", b"tails")
+REPLICA_FILES = (b"millpond", b"v1", b"replica-files")

@@ -108,6 +108,9 @@ ROWS: dict[tuple[bytes, ...], list[Row]] = {
         Row("DELETE", "/v1/stream/__ds/subscriptions/nothing"),
     ],
     (b"millpond", b"v1", b"tails"): [posts("/millpond/v1/tails", b'{"prefix":""}')],
+    (b"millpond", b"v1", b"replica-files"): [
+        posts("/millpond/v1/replica-files", b'{"streams":["orders"]}')
+    ],
     (b"millpond", b"v1", b"transactions"): [
         posts(f"{BATCH}/p?at=0", PART, PROTOBUF),
         posts(BATCH, b'{"parts":[]}'),

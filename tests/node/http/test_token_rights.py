@@ -32,6 +32,7 @@ APPENDS = (
     ("/millpond/state/logs", EVENT),
     ("/millpond/v1/transactions/logs/w/1", b'{"parts":[]}'),
 )
+FILES = ("/millpond/v1/replica-files", b'{"streams":["logs"]}')
 ACCOUNT = ("/metrics", "/v1/access-tokens")
 
 
@@ -111,6 +112,8 @@ async def test_one_rule_holds_at_every_api(form: str, path: Path) -> None:
             for path in READS:
                 found = await status(node, each.token, "GET", path)
                 assert is_as(each.read, found), (each, path, found)
+            found = await status(node, each.token, "POST", *FILES)
+            assert is_as(each.read, found), (each, FILES, found)
             for path in ACCOUNT:
                 found = await status(node, each.token, "GET", path)
                 assert is_as(each.account, found), (each, path, found)

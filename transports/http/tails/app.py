@@ -119,7 +119,7 @@ async def _page(context: S2Context, query: TailsQuery) -> TailsPage:
                 for name, position in zip(shown, positions, strict=True)
                 if position is None
             ]
-            found = await _described(cells, targets) if targets else {}
+            found = await described(cells, targets) if targets else {}
             for name, position in zip(shown, positions, strict=True):
                 if position is not None:
                     incarnation, tail = position
@@ -170,7 +170,7 @@ def _row(
     return name, identity, info.tail
 
 
-async def _described(
+async def described(
     cells: CellClient, targets: Sequence[S2Target]
 ) -> dict[bytes, m.StreamDescription]:
     """The descriptions of streams that still exist, by their names. Raises S2Error."""
