@@ -28,6 +28,9 @@ from millpond.node.jobs.worker.worker import Worker
 
 PAYLOAD = {"to": "alice@example.org", "subject": "hello", "number": 1234567, "flags": [1, 2, 3]}
 PRODUCERS = 16
+WARM = 64
+"""Jobs that are put before the measurement, and run with the others: they have both ends load
+their code."""
 IDLE_JOBS = 200
 BULK = 1000
 """The jobs of one call."""
@@ -79,12 +82,12 @@ async def measure_jobs(
     jobs, concurrency = shape.jobs, shape.concurrency
     worker = partial(Worker, url, queues=[shape.queue], **options)
     started: Counter[int] = Counter()
-    first_cpu = clocks.node_cpu() if clocks.node_cpu is not None else 0.0
-    own_cpu = clocks.own_cpu()
     removed = removed_at_the_end(partial(_delete, url, shape.queue, options))
     async with removed, Queue(url, shape.queue, **options) as queue:
-        at = clocks.now()
-        ids = await _put_all(queue, jobs)
+        ids = await _put_all(queue, WARM)
+        first_cpu = clocks.node_cpu() if clocks.node_cpu is not None else 0.0
+        own_cpu, at = clocks.own_cpu(), clocks.now()
+        ids += await _put_all(queue, jobs)
         put_s = clocks.now() - at
 
         async def nothing(_payload: Any, job: Job) -> None:
@@ -92,7 +95,7 @@ async def measure_jobs(
 
         at = clocks.now()
         with anyio.fail_after(RUN_S):
-            run_s = await _run_all(worker, nothing, concurrency, jobs, clocks) - at
+            run_s = await _run_all(worker, nothing, concurrency, WARM + jobs, clocks) - at
         node_us = None if clocks.node_cpu is None else (clocks.node_cpu() - first_cpu) / jobs * 1e6
         worker_us = (clocks.own_cpu() - own_cpu) / jobs * 1e6
         waits = await _idle_latencies(worker, queue, clocks)
@@ -108,7 +111,7 @@ async def measure_jobs(
         concurrency,
         jobs / put_s,
         jobs / bulk_s,
-        jobs / run_s,
+        (WARM + jobs) / run_s,
         waits[len(waits) // 10] * 1e6,
         waits[len(waits) // 2] * 1e6,
         waits[int(len(waits) * 0.99)] * 1e6,

@@ -14,7 +14,7 @@ const { Queue, Worker } = createRequire(`${values.modules}/`)("bullmq");
 const [jobs, concurrency] = [Number(values.jobs), Number(values.concurrency)];
 const connection = { host: "127.0.0.1", port: Number(values.port), maxRetriesPerRequest: null };
 const payload = { to: "alice@example.org", subject: "hello", number: 1234567, flags: [1, 2, 3] };
-const [PRODUCERS, BULK, IDLE_JOBS] = [16, 1000, 100];
+const [PRODUCERS, WARM, BULK, IDLE_JOBS] = [16, 64, 1000, 100];
 const options = { removeOnComplete: true };
 
 function cpu() {
@@ -33,24 +33,28 @@ const handler = async () => {
   started();
 };
 
+const produce = async (count) => {
+  let left = count;
+  const one = async () => {
+    while (left-- > 0) await put();
+  };
+  await Promise.all(Array.from({ length: PRODUCERS }, one));
+};
+
+await produce(WARM);
 const firstCpu = cpu();
 let at = now();
-let left = jobs;
-await Promise.all(
-  Array.from({ length: PRODUCERS }, async () => {
-    while (left-- > 0) await put();
-  }),
-);
+await produce(jobs);
 const putRate = jobs / (now() - at);
 at = now();
 const worker = new Worker("bench", handler, { connection, concurrency });
 await new Promise((resolve) => {
   let done = 0;
-  worker.on("completed", () => ++done === jobs && resolve());
+  worker.on("completed", () => ++done === jobs + WARM && resolve());
 });
-const runRate = jobs / (now() - at);
+const runRate = (jobs + WARM) / (now() - at);
 const cpuUs = (cpu() - firstCpu) / jobs;
-const missing = jobs - ran;
+const missing = jobs + WARM - ran;
 const waits = [];
 for (let number = 0; number < IDLE_JOBS; number++) {
   const begins = now();

@@ -5,8 +5,9 @@
 PEERS is an environment of its own with them (`tests.bench.jobs` says how to make it). Prints one
 JSON object. All run their jobs in this process, as our worker does: puts of 16 producers, one
 worker with 50 jobs at once whose handler does nothing, then the time from a put to the start of its
-handler with an idle worker. `cpu_us` is the processor time of this process and of the server and
-all its children for a job that is put and run.
+handler with an idle worker. `WARM` jobs are put before that, and run with the others. `cpu_us` is
+the processor time of this process and of the server and all its children for a job that is put and
+run.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 
 PAYLOAD = {"to": "alice@example.org", "subject": "hello", "number": 1234567, "flags": [1, 2, 3]}
 PRODUCERS = 16
+WARM = 64
 POLL_S = 0.01
 IDLE_JOBS = 100
 BULK = 1000
@@ -59,6 +61,7 @@ class Measure:
         self._server = server
         self._cpu = 0.0
         self.jobs = jobs
+        self.all = WARM + jobs
         self.told: dict[str, float | None] = {"bulk_rate": None}
 
     def cpu(self) -> float:
@@ -79,9 +82,9 @@ class Measure:
         self._at = time.perf_counter()
 
     def ran(self) -> None:
-        self.told["run_rate"] = self.jobs / (max(starts) - self._at)
+        self.told["run_rate"] = self.all / (max(starts) - self._at)
         self.told["cpu_us"] = (self.cpu() - self._cpu) / self.jobs * 1e6
-        self.told["missing"] = self.jobs - len(starts)
+        self.told["missing"] = self.all - len(starts)
 
     def bulk(self, count: int, seconds: float) -> None:
         self.told["bulk_rate"] = count / seconds
@@ -121,6 +124,12 @@ def produce_in_threads(put: Callable[[], object], jobs: int) -> None:
         each.join()
 
 
+def produce_one_by_one(put: Callable[[], object], jobs: int) -> None:
+    """The same without threads."""
+    for _ in range(jobs):
+        put()
+
+
 async def until(count: int) -> None:
     """Wait until so many jobs have started."""
     ends_at = time.monotonic() + LIMIT_S
@@ -155,6 +164,7 @@ async def measure_arq(measure: Measure, address: str, concurrency: int) -> None:
     async def put() -> None:
         await pool.enqueue_job("nothing", PAYLOAD)
 
+    await produce(put, WARM)
     measure.begin()
     await produce(put, measure.jobs)
     measure.put()
@@ -185,6 +195,7 @@ async def measure_procrastinate(measure: Measure, address: str, concurrency: int
     }
     async with app.open_async():
         await app.schema_manager.apply_schema_async()
+        await produce(put, WARM)
         measure.begin()
         await produce(put, measure.jobs)
         measure.put()
@@ -218,13 +229,14 @@ def measure_celery(measure: Measure, address: str, concurrency: int) -> None:
     async def put_async() -> None:
         put()
 
+    produce_in_threads(put, WARM)
     measure.begin()
     produce_in_threads(put, measure.jobs)
     measure.put()
     with start_worker(
         app, concurrency=concurrency, pool="threads", perform_ping_check=False, loglevel="CRITICAL"
     ):
-        asyncio.run(until(measure.jobs))
+        asyncio.run(until(measure.all))
         measure.ran()
         measure.waited(asyncio.run(idle(put_async)))
         print(json.dumps(measure.told), flush=True)
@@ -250,12 +262,10 @@ def measure_huey(measure: Measure, address: str, concurrency: int) -> None:
     async def put_async() -> None:
         put()
 
+    fill = produce_in_threads if is_redis else produce_one_by_one
+    fill(put, WARM)
     measure.begin()
-    if is_redis:
-        produce_in_threads(put, measure.jobs)
-    else:
-        for _ in range(measure.jobs):
-            put()
+    fill(put, measure.jobs)
     measure.put()
     if not is_redis:
         while (task := queue.dequeue()) is not None:
@@ -264,7 +274,7 @@ def measure_huey(measure: Measure, address: str, concurrency: int) -> None:
         return
     consumer = queue.create_consumer(workers=concurrency, worker_type="thread", periodic=False)
     consumer.start()
-    asyncio.run(until(measure.jobs))
+    asyncio.run(until(measure.all))
     measure.ran()
     measure.waited(asyncio.run(idle(put_async)))
     print(json.dumps(measure.told), flush=True)

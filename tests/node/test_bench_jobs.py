@@ -37,7 +37,7 @@ async def test_a_job_that_is_not_run_is_a_fault(monkeypatch: pytest.MonkeyPatch)
         clocks = Clocks(time.perf_counter, time.process_time)
         url = f"tcp://{node.listeners['p2p']}"
         result = await bench.measure_jobs(url, bench.JobsShape(20, 4), clocks, {})
-    assert not result.ok and result.faults == {"never begun": 1}
+    assert not result.ok and result.faults == {"never begun": 2}  # one of those that warm up
 
 
 def test_a_running_node_is_measured_and_left_as_it_was(

@@ -33,7 +33,7 @@ examples:
   millpond bench jobs --jobs 20000 --concurrency 64
   millpond bench jobs --connect tcp://127.0.0.1:7400   a running node
 
-put    16 producers on one connection, each waits for its receipt
+put    16 producers on one connection, each waits for its receipt; behind 64 jobs that warm up
 bulk   1000 jobs in each call
 run    one worker process with an empty handler and --concurrency jobs at once, from the start of
        the worker until the last job is done
