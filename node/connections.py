@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from itertools import count
 from random import Random
 
@@ -341,6 +341,7 @@ def _fields(summary: ConnectionSummary) -> dict[str, Field]:
     return fields
 
 
+@lru_cache(maxsize=4096)
 def _counted(address: str) -> str | None:
     """The address that limits count; None: this machine's, which has no limits."""
     return network_of(address) if is_remote(address) else None

@@ -344,10 +344,8 @@ class Scheduler:
                     self._passivate_or_forget(cell, now)
                 else:
                     cell.used_at = now
-                    # One that is woken before it is idle for long is looked at then.
-                    is_late = cell.deadline > now + self._settings.passivate_after_s
-                    if is_late or cell.behaviour is None or cell.behaviour.is_empty:
-                        self._passivate_or_forget(cell, now)
+                    if not cell.pending:
+                        self._used(cell, now)
             queue.leave()
 
     def _activate(self, cell: Cell, batch: Batch | None) -> Behaviour | None:
@@ -419,7 +417,13 @@ class Scheduler:
             return
         if cell.mailbox and cell.resumes_at <= now:
             self._queue_cell(cell)
-        if not cell.attachments:
+        if not (cell.attachments or cell.pending):
+            self._used(cell, now)
+
+    def _used(self, cell: Cell, now: float) -> None:
+        """A batch is done. A cell that is woken before it is idle for long is looked at then."""
+        is_late = cell.deadline > now + self._settings.passivate_after_s
+        if is_late or cell.behaviour is None or cell.behaviour.is_empty:
             self._passivate_or_forget(cell, now)
 
     def _passivate_or_forget(self, cell: Cell, now: float) -> None:

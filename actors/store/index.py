@@ -170,7 +170,13 @@ def count_usage(entry: Counted, changes: Sequence[Change], usage: Usage, sign: i
     True: one of them is waited for.
     """
     if entry.kind is PartitionKind.LOG:
-        size = log_bytes_of(changes) * sign
+        size = 0
+        for change in changes:
+            if type(change) is Chunk:
+                size += len(change.data)
+            elif type(change) is LogTrimmed or type(change) is LogDeleted:
+                size -= change.size
+        size *= sign
         entry.bytes += size
         usage.log_bytes += size
         return True
@@ -210,14 +216,3 @@ def count_usage(entry: Counted, changes: Sequence[Change], usage: Usage, sign: i
     usage.bytes += added
     usage.keys += keys
     return is_awaited
-
-
-def log_bytes_of(changes: Sequence[Change]) -> int:
-    """The bytes that changes of a log add or remove, about."""
-    size = 0
-    for change in changes:
-        if isinstance(change, Chunk):
-            size += len(change.data)
-        elif isinstance(change, LogTrimmed | LogDeleted):
-            size -= change.size
-    return size

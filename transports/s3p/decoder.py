@@ -154,17 +154,17 @@ def encode_id(position: Position) -> bytes:
     """The reply to an APPEND (8.2)."""
     seq = position.seq
     line = _LENGTHS[seq] if seq < len(_LENGTHS) else b"%d\r\n" % seq
-    return _id_heads(position.ms)[len(line)] + line
+    return _id_head(position.ms, len(line)) + line
 
 
 @lru_cache(maxsize=64)
-def _id_heads(ms: int) -> list[bytes]:
-    """The bytes of an id before its sequence line, by the length of that line.
+def _id_head(ms: int, line_bytes: int) -> bytes:
+    """The bytes of an id before its sequence line, which has so many bytes.
 
     Records that come together have a millisecond in common.
     """
     text = b"%d-" % ms
-    return [b"$%d\r\n%b" % (len(text) + size - len(CRLF), text) for size in range(23)]
+    return b"$%d\r\n%b" % (len(text) + line_bytes - len(CRLF), text)
 
 
 def encode_records(spans: Sequence[RecordColumns], slices: Sequence[RecordSlice] = ()) -> bytes:

@@ -84,6 +84,8 @@ def encode(changes: Iterable[Change]) -> bytes:
         elif type(change) is MessageRemoved and (left := change.left) is not None:
             head = _pack_gone(GONE_LEFT, change.id, change.key, change.size)
             parts += (head, _pack_left(left.ttl, left.until, left.digest))
+        elif type(change) is Chunk:
+            parts += _encode_chunk(change)
         else:
             parts += _encode(change)
     return b"".join(parts)
@@ -119,7 +121,7 @@ def _encode(change: Change) -> tuple[bytes, ...]:
         case _ if isinstance(change, SUBSCRIBER_CHANGES):
             return (_encode_subscriber(change),)
         case Chunk():
-            return _encode_chunk(change)
+            raise AssertionError("a chunk is encoded where it arrives")
         case LogTrimmed(point=point):
             return (_TRIMMED.pack(TRIMMED, point),)
         case MetadataSet(name=name, value=value):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
@@ -128,11 +129,10 @@ class SentAppend(DirectRequest, frozen=True, gc=False):
 
 class PlainAppend(msgspec.Struct, frozen=True, gc=False):
     """A head that leaves nothing open but the rights of the client and the state of the basin: the
-    stream, and the form of the body, which is not compressed."""
+    stream, and the decoder of the body, which is not compressed."""
 
     target: S2Target
-    is_protobuf: bool
-    encoding: json_codec.Format
+    decode: Callable[[bytes], AppendInput]
 
 
 class DirectAppends:
@@ -168,20 +168,13 @@ class DirectAppends:
                 is_permitted = False
             if not is_permitted or services.basins.find(target.basin) is None:
                 return self._careful_message(number, client, body)
-            return self._message(number, client, plain, body)
+            given = plain.decode(body)
+            size = check_append(given)
+            if given.headers is not None:
+                self._require_commands(client, target, given)
+            return SentAppend(target.cell, _request(number, given), size, target)
         except S2Error as error:
             return error.response
-
-    def _message(
-        self, number: int, client: DirectClient, plain: PlainAppend, body: bytes
-    ) -> DirectRequest:
-        """The append that a body is, for a client that may append. Raises S2Error."""
-        target = plain.target
-        given = _decode(body, None if plain.is_protobuf else plain.encoding)
-        size = check_append(given)
-        if given.headers is not None:
-            self._require_commands(client, target, given)
-        return SentAppend(target.cell, _request(number, given), size, target)
 
     def _careful_message(self, number: int, client: DirectClient, body: bytes) -> DirectRequest:
         """The same, for any head and any client. Raises S2Error."""
@@ -208,9 +201,9 @@ class DirectAppends:
         """The response to a reply; None: the stream does not exist, and may be created now, or
         takes encrypted records."""
         assert isinstance(sent, SentAppend), "an append was sent"
-        if is_unknown(reply) or is_encrypted(reply):
-            return None
         if not isinstance(reply, m.Appended):
+            if is_unknown(reply) or is_encrypted(reply):
+                return None
             self._usage.count_append(sent.target.basin)
             return failure(reply, sent.target).response
         usage, storage_class = self._usage.of(sent.target.basin), storage_class_of(reply.options)
@@ -242,27 +235,21 @@ def _plain_append(services: S2NodeServices, head: RequestHead) -> PlainAppend | 
         encoding = json_codec.format_of(form)
     except (UnicodeDecodeError, S2Error):
         return None
-    is_protobuf = protobuf_codec.is_protobuf(kind)
-    if not (is_protobuf or is_json(kind)):
-        return None
     target = target_in(services, basin.encode(), head.segments[2])
-    return PlainAppend(target, is_protobuf, encoding)
-
-
-def _decode(data: bytes, encoding: json_codec.Format | None) -> AppendInput:
-    """The records of a body; None: it is protobuf. Raises S2Error."""
-    if encoding is None:
-        return protobuf_codec.decode_input(data)
-    return json_codec.decode_input(data, encoding)
+    if protobuf_codec.is_protobuf(kind):
+        return PlainAppend(target, protobuf_codec.decode_input)
+    if is_json(kind):
+        return PlainAppend(target, partial(json_codec.decode_input, encoding=encoding))
+    return None
 
 
 def _given(context: S2Context, data: bytes) -> tuple[AppendInput, int]:
     """The records of a body, and their metered bytes. Raises S2Error."""
     kind = context.header(b"content-type")
     if protobuf_codec.is_protobuf(kind):
-        given = _decode(data, None)
+        given = protobuf_codec.decode_input(data)
     elif is_json(kind):
-        given = _decode(data, json_codec.format_of(context.header(b"s2-format")))
+        given = json_codec.decode_input(data, json_codec.format_of(context.header(b"s2-format")))
     else:
         raise bad_json("content-type: application/json or application/protobuf")
     return given, check_append(given)
