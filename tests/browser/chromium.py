@@ -7,14 +7,15 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from itertools import count
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import anyio
-from anyio.abc import Process
 from websockets.asyncio.client import ClientConnection, connect
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -28,6 +29,8 @@ QUIET = (
     "--disable-dev-shm-usage",
     "--disable-domain-reliability",
     "--disable-extensions",
+    # Pages of the address bar, loaded into two processes more for each context.
+    "--disable-features=WebUIOmniboxPopup,WebUIOmniboxAimPopup",
     "--disable-gpu",
     "--disable-sync",
     "--hide-scrollbars",
@@ -180,7 +183,7 @@ class Tab:
 
 
 class Browser:
-    """One process. Use `browser()`."""
+    """A connection to a browser. Use `connected()`."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
@@ -188,6 +191,7 @@ class Browser:
         self._answers: dict[int, dict[str, Any]] = {}
         self._asked: dict[int, anyio.Event] = {}
         self._tabs: dict[str, Tab] = {}
+        self._contexts: list[str] = []
 
     async def call(self, method: str, session: str | None = None, **params: object) -> Any:
         """A command; `session` is that of a tab."""
@@ -209,6 +213,7 @@ class Browser:
         """A new one, with a memory of its own, or with that of another one."""
         if beside is None:
             context = (await self.call("Target.createBrowserContext"))["browserContextId"]
+            self._contexts.append(context)
         else:
             context = beside.context
         where = {"url": "about:blank", "browserContextId": context}
@@ -222,10 +227,16 @@ class Browser:
         await tab.resize(1180, 760)
         return tab
 
+    async def close_tabs(self) -> None:
+        """All tabs, with the memories that they had."""
+        while self._contexts:
+            context = self._contexts.pop()
+            await self.call("Target.disposeBrowserContext", browserContextId=context)
+
     async def listen(self) -> None:
-        """Hand out answers, and keep what pages complain of."""
-        while True:
-            told = json.loads(await self._socket.recv())
+        """Hand out answers, and keep what pages complain of, until the connection is closed."""
+        async for message in self._socket:
+            told = json.loads(message)
             if "id" in told:
                 self._answers[told["id"]] = told
                 if told["id"] in self._asked:
@@ -245,45 +256,39 @@ def _complain(tab: Tab, method: str, params: dict[str, Any]) -> None:
         tab.errors.append(f"{entry['text']} {entry.get('url', '')}")
 
 
-@asynccontextmanager
-async def browser(program: str, folder: Path) -> AsyncIterator[Browser]:
-    """A browser that keeps its things in `folder`, until the end of the block."""
+@contextmanager
+def browser_process(program: str, folder: Path) -> Iterator[str]:
+    """A browser that keeps its things in `folder`, until the end of the block; gives the address of
+    its DevTools."""
     flags = [*QUIET, f"--user-data-dir={folder}"]
     if os.geteuid() == 0:
         flags.append("--no-sandbox")  # it refuses to run as root with one
-    process = await anyio.open_process(
-        [program, *flags, "about:blank"], stdin=None, stdout=None, start_new_session=True
-    )
+    process = subprocess.Popen([program, *flags, "about:blank"], start_new_session=True)
     try:
-        with anyio.fail_after(START_S):
-            url = await _where(folder)
-        async with (
-            anyio.create_task_group() as tasks,
-            connect(url, max_size=2**26, ping_interval=None) as socket,
-        ):
-            found = Browser(socket)
-            tasks.start_soon(found.listen)
-            yield found
-            tasks.cancel_scope.cancel()
+        yield _devtools_url(process, folder / "DevToolsActivePort")
     finally:
-        await _end(process)
+        os.killpg(process.pid, signal.SIGKILL)  # with all that it started: they are its group
+        process.wait()
 
 
-async def _where(folder: Path) -> str:
-    """It writes its port and path into a file."""
-    path = anyio.Path(folder / "DevToolsActivePort")
-    while True:
-        if await path.exists():
-            lines = (await path.read_text()).splitlines()
-            if len(lines) == 2:
-                return f"ws://127.0.0.1:{lines[0]}{lines[1]}"
-        await anyio.sleep(0.02)
+def _devtools_url(process: subprocess.Popen[bytes], file: Path) -> str:
+    """The port and the path that a browser writes when it has started."""
+    ends = monotonic() + START_S
+    while monotonic() < ends and process.poll() is None:
+        lines = file.read_text().splitlines() if file.exists() else []
+        if len(lines) == 2:
+            return f"ws://127.0.0.1:{lines[0]}{lines[1]}"
+        sleep(0.02)
+    raise Failure(f"the browser did not start: exit code {process.poll()}")
 
 
-async def _end(process: Process) -> None:
-    """With all that it started: they are a group of their own."""
-    with anyio.CancelScope(shield=True):
-        if process.returncode is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-        await process.aclose()
+@asynccontextmanager
+async def connected(devtools_url: str) -> AsyncIterator[Browser]:
+    """A browser that runs, told what to do until the end of the block."""
+    async with (
+        anyio.create_task_group() as tasks,
+        connect(devtools_url, max_size=2**26, ping_interval=None) as socket,
+    ):
+        found = Browser(socket)
+        tasks.start_soon(found.listen)
+        yield found

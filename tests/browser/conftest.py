@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import pytest
 from millpond.node.chat.local_stream import LocalStream
 from millpond.node.chat.records import conversation_stream
 from millpond.node.node import Node
-from tests.browser.chromium import Browser, Tab, browser, find
+from tests.browser.chromium import Browser, Tab, browser_process, connected, find
 from tests.node.outbox.peer_nodes import PeerNode
 from tests.ports import free_port
 
@@ -28,23 +28,36 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module")
 def anyio_backend() -> str:
-    """One browser serves the tests of a module; its driver is of asyncio."""
+    """The browser's driver is of asyncio."""
     return "asyncio"
 
 
-@pytest.fixture(scope="module")
-async def chromium(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Browser]:
+@pytest.fixture(scope="session")
+def devtools_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One browser serves all tests of a process: each tab has a context of its own."""
     program = find()
     if program is None:
         pytest.skip("not run: there is no Chromium here (set CHROMIUM to one)")
-    async with browser(program, tmp_path_factory.mktemp("chromium")) as started:
-        yield started
+    with browser_process(program, tmp_path_factory.mktemp("chromium")) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+async def connection(devtools_url: str) -> AsyncIterator[Browser]:
+    async with connected(devtools_url) as browser:
+        yield browser
 
 
 @pytest.fixture
-async def tab(chromium: Browser, homes: AsyncExitStack) -> AsyncIterator[Tab]:
-    """A page in a window of its own, which has nothing to complain of in the end; it ends before
-    the nodes in `homes` do."""
+async def chromium(connection: Browser, homes: AsyncExitStack) -> AsyncIterator[Browser]:
+    """The browser; all tabs of the test end before the nodes in `homes` do."""
+    yield connection
+    await connection.close_tabs()
+
+
+@pytest.fixture
+async def tab(chromium: Browser) -> AsyncIterator[Tab]:
+    """A page in a window of its own, which has nothing to complain of in the end."""
     tab = await chromium.tab()
     yield tab
     await tab.close()

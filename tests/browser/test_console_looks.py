@@ -18,6 +18,7 @@ from tests.browser.test_looks import CONTRAST_MIN, CONTRASTS, TOUCH_PX
 from tests.ports import free_port
 
 PHONE = (390, 844)
+DESK = (1180, 760)
 LARGE = 2**20 - 4096
 NAMED = "orders/" + "x" * 240
 PAGES = (
@@ -66,31 +67,61 @@ async def seen(tab: Tab, node: Node, path: str) -> None:
     await tab.until("document.querySelectorAll('main table, main .empty').length > 0")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_all_pages_can_be_read(tab: Tab, node: Node, scheme: str) -> None:
-    await tab.prefer(prefers_color_scheme=scheme)
+async def test_all_pages_suit_all_readers(tab: Tab, node: Node) -> None:
+    """Each page is loaded once, on a telephone, and then shown in a window of a desk."""
     for path in PAGES:
+        await tab.resize(*PHONE, phone=True)
         await seen(tab, node, path)
-        found = await tab.run(CONTRASTS)
-        assert len(found) > 10
-        assert [each for each in found if each[0] < CONTRAST_MIN] == [], path
+        await check_telephone(tab, path)
+        await tab.resize(*DESK)
+        for scheme in ("light", "dark"):
+            await tab.prefer(prefers_color_scheme=scheme)
+            found = await tab.run(CONTRASTS)
+            assert len(found) > 10
+            assert [each for each in found if each[0] < CONTRAST_MIN] == [], (path, scheme)
+        await check_screen_reader(tab, path)
+        text = await tab.text("body")
+        assert not {*"\u202e\x00\x1b\u200b"} & {*text}, path
+        assert await tab.run("document.querySelector('main img') === null"), path
+    assert not await tab.run("'ran' in window")
 
 
-async def test_a_telephone_shows_all_pages_without_scrolling_sideways(tab: Tab, node: Node) -> None:
+async def check_telephone(tab: Tab, path: str) -> None:
+    """Nothing scrolls sideways, and all can be hit with a finger."""
+    assert await tab.run("document.documentElement.scrollWidth") <= PHONE[0], path
+    small = f"""[...document.querySelectorAll('button, input, select, nav a')]
+        .filter((each) => each.checkVisibility() && each.clientWidth > 0)
+        .filter((each) => !each.matches('.link, [type=checkbox]'))
+        .filter((each) => each.getBoundingClientRect().height < {TOUCH_PX})
+        .map((each) => each.outerHTML)"""
+    assert await tab.run(small) == [], path
+    cut = """[...document.querySelectorAll('main input')]
+        .filter((each) => each.checkVisibility() && each.clientWidth < 100)
+        .map((each) => each.outerHTML)"""
+    assert await tab.run(cut) == [], path
+
+
+async def check_screen_reader(tab: Tab, path: str) -> None:
+    """All controls and parts of the page have names."""
+    tree = await tab.call("Accessibility.getFullAXTree")
+    nodes = [each for each in tree["nodes"] if not each.get("ignored")]
+
+    def names(role: str) -> list[str]:
+        return [_name(each) for each in nodes if each["role"]["value"] == role]
+
+    for role in ("button", "textbox", "searchbox", "link", "tab", "columnheader", "table"):
+        assert "" not in names(role), (path, role)
+    assert "Sections" in names("navigation")
+    assert len(names("heading")) >= 1 and len(names("main")) == 1
+    assert await tab.run("document.getElementById('news').getAttribute('aria-live')")
+    assert len({*names("tab")}) == len(names("tab"))
+    if names("tab"):
+        assert len(names("tabpanel")) == 1
+
+
+async def test_a_telephone_has_the_menu(tab: Tab, node: Node) -> None:
     await tab.resize(*PHONE, phone=True)
-    for path in PAGES:
-        await seen(tab, node, path)
-        assert await tab.run("document.documentElement.scrollWidth") <= PHONE[0], path
-        small = f"""[...document.querySelectorAll('button, input, select, nav a')]
-            .filter((each) => each.checkVisibility() && each.clientWidth > 0)
-            .filter((each) => !each.matches('.link, [type=checkbox]'))
-            .filter((each) => each.getBoundingClientRect().height < {TOUCH_PX})
-            .map((each) => each.outerHTML)"""
-        assert await tab.run(small) == [], path
-        cut = """[...document.querySelectorAll('main input')]
-            .filter((each) => each.checkVisibility() && each.clientWidth < 100)
-            .map((each) => each.outerHTML)"""
-        assert await tab.run(cut) == [], path
+    await seen(tab, node, "")
     await tab.click("#menu a[data-path=jobs]")
     await says(tab, "Job queues")
 
@@ -129,23 +160,7 @@ async def test_what_is_focused_stays_while_the_page_is_renewed(tab: Tab, node: N
     assert (await tab.run(row)).split("\t")[0] == before.split("\t")[0]
 
 
-async def test_a_screen_reader_is_told_what_everything_is(tab: Tab, node: Node) -> None:
-    for path in PAGES:
-        await seen(tab, node, path)
-        tree = await tab.call("Accessibility.getFullAXTree")
-        nodes = [each for each in tree["nodes"] if not each.get("ignored")]
-
-        def names(role: str, of: list[dict[str, Any]] = nodes) -> list[str]:
-            return [_name(each) for each in of if each["role"]["value"] == role]
-
-        for role in ("button", "textbox", "searchbox", "link", "tab", "columnheader", "table"):
-            assert "" not in names(role), (path, role)
-        assert "Sections" in names("navigation")
-        assert len(names("heading")) >= 1 and len(names("main")) == 1
-        assert await tab.run("document.getElementById('news').getAttribute('aria-live')")
-        assert len({*names("tab")}) == len(names("tab"))
-        if names("tab"):
-            assert len(names("tabpanel")) == 1
+async def test_a_screen_reader_is_told_what_charts_show(tab: Tab, node: Node) -> None:
     await seen(tab, node, "")
     await tab.until("/of a core [0-9.]+ %/.test(document.querySelector('main').innerText)")
     tree = await tab.call("Accessibility.getFullAXTree")
@@ -154,11 +169,6 @@ async def test_a_screen_reader_is_told_what_everything_is(tab: Tab, node: Node) 
 
 
 async def test_names_and_bodies_of_others_are_text(tab: Tab, node: Node) -> None:
-    for path in PAGES:
-        await seen(tab, node, path)
-        text = await tab.text("body")
-        assert not {*"\u202e\x00\x1b\u200b"} & {*text}, path
-        assert await tab.run("document.querySelector('main img') === null"), path
     await seen(tab, node, "channel/orders")
     await says(tab, "<img src=x", "\\u{202e}gpj", "00 ff 1b")
     await tab.run("[...document.querySelectorAll('button.link')].at(-1).focus()")

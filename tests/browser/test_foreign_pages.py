@@ -123,11 +123,9 @@ async def victim() -> AsyncIterator[Victim]:
 
 
 @pytest.fixture
-async def tab(chromium: Browser) -> AsyncIterator[Tab]:
+async def tab(chromium: Browser) -> Tab:
     """A page of a stranger; what its browser complains of is no matter."""
-    tab = await chromium.tab()
-    yield tab
-    await tab.close()
+    return await chromium.tab()
 
 
 async def _serve(stream: ByteStream) -> None:
