@@ -266,6 +266,7 @@ class StatusSources(msgspec.Struct):
     clock: ClockStatus
     message_requests: int
     one_time_prekeys: int
+    discovered_nodes: int
     subscriptions: Callable[[], Mapping[bytes, Callable[[], SubscriptionStatus] | None]]
     """By id; None: the node cannot serve it."""
     tokens: Callable[[], Iterator[tuple[bytes, AccessToken]]]

@@ -149,9 +149,10 @@ def _check_addresses(config: Config) -> None:
 def _check_discovery(config: Config) -> None:
     for each in config.discover_interfaces:
         number = ip_of(each)
-        if number is None or number.version != 4 or str(number) != each:
-            raise ConfigError(f"discover_interfaces: {each!r} is no IPv4 address")
-        if number.is_global or number.is_unspecified or number.is_multicast:
+        if number is None or str(number) != each:
+            raise ConfigError(f"discover_interfaces: {each!r} is no IP address")
+        is_link_local = number.version == 6 and number.is_link_local
+        if number.is_global or number.is_unspecified or number.is_multicast or is_link_local:
             raise ConfigError(f"discover_interfaces: {each} is not on a private network")
     if not config.discover:
         return
@@ -165,7 +166,7 @@ def _check_discovery(config: Config) -> None:
     if is_loopback(host) and host not in config.discover_interfaces:
         raise ConfigError(
             f"discover: no other machine reaches the P2P listener at {host};"
-            " give --p2p 0.0.0.0:7400"
+            " give --p2p 0.0.0.0:7400, or [::]:7400"
         )
     if number is not None and number.is_global:
         raise ConfigError(f"discover: the P2P listener is on no private network: {host}")
@@ -323,8 +324,8 @@ class Config:
     (`millpond peer discovered`). Needs the extra `discovery`, and a P2P listener that other
     machines reach. Everybody on these networks can then read the node's contact card."""
     discover_interfaces: tuple[str, ...] = ()
-    """IPv4 addresses of this machine, private or loopback, on whose networks `discover` works.
-    Empty: all private ones that the P2P listener has."""
+    """Addresses of this machine, private or loopback, on whose networks `discover` works. Empty:
+    all private ones that the P2P listener has."""
     chat_typing: bool = True
     """Tell a contact whose node is connected when somebody writes a chat message to it."""
     chat_file_bytes_max: int = 100 * 2**20

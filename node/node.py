@@ -847,6 +847,7 @@ class Node:
             clock=self.clock_status(),
             message_requests=self.peer_services.message_request_count,
             one_time_prekeys=self.peer_services.one_time_prekey_count,
+            discovered_nodes=self.peer_services.discovered_count,
             subscriptions=self.subscriptions.by_id,
             tokens=partial(self._streams.tokens.all, self.clock.now()),
             activity=self._activity,

@@ -192,6 +192,11 @@ class PeerServices:
         return 0 if self._keyring is None else len(self.message_requests)
 
     @property
+    def discovered_count(self) -> int:
+        """The number of nodes that are found on the local network."""
+        return 0 if self.discovery is None else len(self.discovery.found)
+
+    @property
     def one_time_prekey_count(self) -> int:
         """The number of one-time prekeys that this node and its relays can hand out."""
         return 0 if self._keyring is None else self._keyring.one_time.waiting

@@ -1,6 +1,6 @@
 """Announcements: the mDNS records of a node, as they are made and as they are read.
 
-An announcement is a service of the type `_millpond._tcp` under a random name, with a port, IPv4
+An announcement is a service of the type `_millpond._tcp` under a random name, with a port, IP
 addresses, and a TXT record of `id` (the peer id) and `v` (the version of the program). Everybody on
 the network can make any announcement, so it is a hint where a node may be, and nothing more.
 """

@@ -30,7 +30,7 @@ from millpond.node.peers.card import decode_card, local_addresses
 from millpond.node.peers.fingerprint import fingerprint, fingerprint_words
 from millpond.node.peers.identity import peer_id
 from millpond.node.peers.peer import Trust
-from millpond.transports.io.address import parse_address
+from millpond.transports.io.address import format_address, parse_address
 from millpond.transports.p2p.bodies import read_body
 from millpond.transports.server.interface import Principal
 
@@ -51,6 +51,8 @@ CARD_S = 60.0
 """A card that was made is shown for so long."""
 CLOSE_S = 3.0
 INSTANCE_BYTES = 8
+REFUSED = "announced node"
+"""The reason in `millpond_refusals_total` of a node that has not proved its announcement."""
 UNAVAILABLE = (RequestError, ConnectionLost, ChannelClosed, HandshakeRefused, OSError, TimeoutError)
 
 
@@ -171,6 +173,8 @@ class Discovery:
             card = await self._fetch(checked)
         except Exception as error:  # whatever a hostile node makes the client raise
             self.found.failed(checked, self._context.now())
+            refusals = self._context.refusals
+            refusals[REFUSED] = refusals.get(REFUSED, 0) + 1
             is_first, self._has_refused = not self._has_refused, True
             log.log(
                 logging.WARNING if is_first else logging.DEBUG,  # anybody can cause more of them
@@ -190,7 +194,7 @@ class Discovery:
         failure: Exception | None = None
         for address in announced.addresses:
             scheme = "tcp" if is_loopback(address) else "tls"
-            url = f"{scheme}://{address}:{announced.port}"
+            url = f"{scheme}://{format_address(address, announced.port)}"
             try:
                 with anyio.fail_after(CHECK_S):
                     async with self._dial.stranger(url, announced.public) as channel:
@@ -199,11 +203,7 @@ class Discovery:
                 failure = error
                 continue
             line = msgspec.convert(body, b.CardAnswer).card
-            card = await anyio.to_thread.run_sync(decode_card, line)
-            if card.public != announced.public:
-                raise WrongCard("the node gave the card of another one")
-            if local_addresses(card) and not is_loopback(address):
-                raise WrongCard("its card has addresses of this machine or link")
+            await anyio.to_thread.run_sync(check_card, line, announced.public, address)
             return line
         raise failure or OSError("it has no address")
 
@@ -232,10 +232,20 @@ class Discovery:
                     name=None if peer is None else peer.name,
                     fingerprint=fingerprint(found.public),
                     words=fingerprint_words(found.public),
-                    address=f"{found.addresses[0]}:{found.port}",
+                    address=format_address(found.addresses[0], found.port),
                     version=found.version,
                     found_at=each.found_at,
                     card=each.card,
                 )
             )
         return b.write_body(b.DiscoveredAnswer(nodes))
+
+
+def check_card(line: str, public: bytes, address: str) -> None:
+    """Check the card that the node with the key `public` gave at an address. Raises BadCard and
+    WrongCard."""
+    card = decode_card(line)
+    if card.public != public:
+        raise WrongCard("the node gave the card of another one")
+    if local_addresses(card) and not is_loopback(address):
+        raise WrongCard("its card has addresses of this machine or link")

@@ -61,9 +61,11 @@ class Multicast:
     def open(self, instance: str, peer_id: str, port: int, version: str) -> None:
         """Begin. Raises OSError where a network takes no multicast."""
         addresses = [str(each.address) for each in self.networks]
-        self._zeroconf = Zeroconf(
-            interfaces=addresses, ip_version=IPVersion.V4Only, use_asyncio=False
-        )
+        versions = {each.address.version for each in self.networks}
+        version_of_ip = IPVersion.All
+        if len(versions) == 1:
+            version_of_ip = IPVersion.V4Only if versions == {4} else IPVersion.V6Only
+        self._zeroconf = Zeroconf(interfaces=addresses, ip_version=version_of_ip, use_asyncio=False)
         self._info = ServiceInfo(
             SERVICE,
             f"{instance}.{SERVICE}",
@@ -122,7 +124,7 @@ class Multicast:
             info = ServiceInfo(SERVICE, name)
             if not info.load_from_cache(zeroconf):
                 return
-            addresses = info.parsed_addresses(IPVersion.V4Only)[:ADDRESSES_READ_MAX]
+            addresses = info.parsed_addresses(IPVersion.All)[:ADDRESSES_READ_MAX]
             self._heard.append(
                 read_announcement(name, info.port, info.properties, addresses, self.networks)
             )

@@ -470,6 +470,11 @@ def _peer_gauges(status: StatusSources) -> Iterator[Value]:
         "One-time prekeys of this node that it and its relays can hand out.",
         status.one_time_prekeys,
     )
+    yield (
+        "discovered_nodes",
+        "Nodes of the local network that have proved their keys (0 without `discover`).",
+        status.discovered_nodes,
+    )
 
 
 def _store_gauges(store: DurableStore, now: float) -> Iterator[Value]:

@@ -78,7 +78,8 @@ class OwnAddresses:
         if host and (number is None or not number.is_unspecified):
             yield host
             return
-        families = (4,) if number is not None and number.version == 4 else (4, 6)
+        # A listener of IPv6 takes no connections of IPv4.
+        families = (4, 6) if number is None else (number.version,)
         for each in self._interfaces():
             found = ip_of(each)
             if found is not None and found.version in families and not is_local(each):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
 import pytest
@@ -36,6 +36,9 @@ LAN = LocalNetwork(IPv4Address("192.168.7.2"), 24)
 DOCKER = LocalNetwork(IPv4Address("172.17.0.1"), 16)
 PUBLIC = LocalNetwork(IPv4Address("203.0.113.9"), 24)
 LOOPBACK = LocalNetwork(IPv4Address("127.0.0.1"), 8)
+LAN6 = LocalNetwork(IPv6Address("fd12::2"), 64)
+LINK6 = LocalNetwork(IPv6Address("fe80::2"), 64)
+PUBLIC6 = LocalNetwork(IPv6Address("2606:4700::7"), 64)
 KEY = bytes(range(32))
 ADDRESSES = st.one_of(
     st.ip_addresses().map(str), st.text(max_size=40), st.sampled_from(["192.168.7.9", "127.0.0.1"])
@@ -82,11 +85,21 @@ def test_addresses_outside_of_the_local_networks_are_left_out(address: str) -> N
     assert found.addresses == ("192.168.7.9",)
 
 
+def test_addresses_of_unique_local_networks_are_read() -> None:
+    records = f"a.{SERVICE}", 7400, properties_of(peer_id(KEY), "1")
+    addresses = ["fe80::9", "fd12:0:0:1::9", "2606:4700::9", "192.168.7.9", "fd12::9"]
+    assert read_announcement(*records, addresses, [LAN6]).addresses == ("fd12::9",)
+
+
 @pytest.mark.parametrize(
     ("host", "chosen", "networks"),
     [
         ("0.0.0.0", (), [DOCKER, LAN]),
-        ("::", (), [DOCKER, LAN]),
+        ("::", (), [LAN6]),
+        ("fd12::2", (), [LAN6]),
+        ("fe80::2", (), []),
+        ("2606:4700::7", (), []),
+        ("::", ("fd12::2",), [LAN6]),
         ("192.168.7.2", (), [LAN]),
         ("203.0.113.9", (), []),
         ("127.0.0.1", (), []),
@@ -99,7 +112,7 @@ def test_nodes_are_looked_for_on_private_networks_of_the_listener(
     host: str, chosen: tuple[str, ...], networks: list[LocalNetwork]
 ) -> None:
     def interfaces() -> list[LocalNetwork]:
-        return [LAN, DOCKER, PUBLIC, LOOPBACK]
+        return [PUBLIC6, LINK6, LAN6, LAN, DOCKER, PUBLIC, LOOPBACK]
 
     assert local_networks(host, chosen, interfaces) == tuple(networks)
 

@@ -20,11 +20,12 @@ from millpond.node.chat.records import State
 from millpond.node.config import Config, ConfigError
 from millpond.node.discovery import discovery, networks
 from millpond.node.discovery.announcement import SERVICE, properties_of
-from millpond.node.discovery.discovery import RETRY_S
+from millpond.node.discovery.discovery import CARD_S, RETRY_S, WrongCard, check_card
 from millpond.node.discovery.found_nodes import WAITING_MAX
 from millpond.node.discovery.networks import LocalNetwork, interface_networks
 from millpond.node.node import Node
 from millpond.node.outbox.messages import PeerOperation
+from millpond.node.outbox.own_card import make_own_card
 from millpond.node.peers.address_book import Trust
 from millpond.node.peers.identity import peer_id
 from tests.node.chat.chat_client import ask, received, say, states
@@ -116,6 +117,41 @@ async def test_another_nodes_key_at_an_address_is_refused(
             assert [each["id"] for each in await nodes(here)] == [third.identity.id]
         finally:
             await anyio.to_thread.run_sync(zeroconf.close)
+
+
+async def test_another_nodes_card_is_refused(
+    alice: PeerNode, bob: PeerNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Bob proves its key, and gives a card of the third node."""
+    third = PeerNode(alice.folder.parent, "third", **HERE)
+    async with third.node() as other, bob.node() as there:
+        lies = there.peer_services.discovery
+        assert lies is not None
+        lies._card = (await make_own_card(other.outbox.context, is_short=True)).line
+        lies._card_until = there.outbox.context.now() + CARD_S
+        async with alice.node() as here:
+            await until(lambda: "the card of another one" in caplog.text)
+            await seen(here, third)
+            assert [each["id"] for each in await nodes(here)] == [third.identity.id]
+            assert here.outbox.context.refusals["announced node"] == 1
+            assert here._sources().discovered_nodes == 1
+
+
+@pytest.mark.parametrize(
+    "url", ["tcp://127.0.0.1:7400", "tls://[fe80::1]:7400", "tls://0.0.0.0:7400"]
+)
+async def test_a_card_with_addresses_of_this_machine_is_refused(
+    alice: PeerNode, bob: PeerNode, url: str
+) -> None:
+    """It would lead its readers to themselves. Nodes of one machine may have it."""
+    async with bob.node(addresses=(url,)) as node:
+        line = (await make_own_card(node.outbox.context, is_short=True)).line
+    for address in ("192.168.7.9", "fd12::9"):
+        with pytest.raises(WrongCard, match="of this machine"):
+            check_card(line, bob.public, address)
+    check_card(line, bob.public, "127.0.0.1")
+    with pytest.raises(WrongCard, match="another one"):
+        check_card(line, alice.public, "127.0.0.1")
 
 
 async def test_nodes_are_found_anew_when_the_networks_change(
@@ -212,7 +248,9 @@ def test_a_node_without_discovery_gives_no_card_and_loads_no_zeroconf() -> None:
         ({"p2p": "127.0.0.1:0"}, "no other machine"),
         ({"p2p": "8.8.8.8:7400"}, "no private network"),
         ({"discover_interfaces": ("8.8.8.8",)}, "not on a private network"),
-        ({"discover_interfaces": ("eth0",)}, "no IPv4 address"),
+        ({"discover_interfaces": ("eth0",)}, "no IP address"),
+        ({"discover_interfaces": ("fe80::1",)}, "not on a private network"),
+        ({"p2p": "[2606:4700::7]:7400"}, "no private network"),
     ],
 )
 def test_listeners_that_no_neighbour_reaches_are_refused(
