@@ -85,6 +85,18 @@ def verdict_line(name: str, row: dict[str, Any]) -> str:
     return f"{name:24} CPU {cost_ratio(row):.3f}, wanted {wanted}: {text}"
 
 
+def verdicts(rows: dict[str, dict[str, Any]]) -> str:
+    """The verdicts on all rows with a floor, for the terminal, and the others that failed."""
+    counted: dict[str, list[str]] = {}
+    for name, row in rows.items():
+        if row["targets"] or not valid(row):
+            word = "not run" if "not_run" in row else verdict(row).strip("*").partition(":")[0]
+            counted.setdefault(word, []).append(name)
+    return "\n".join(
+        f"{word + ':':24} {len(names)} ({', '.join(names)})" for word, names in counted.items()
+    )
+
+
 class Listed(NamedTuple):
     """A row as rows*.toml has it, measured or not."""
 

@@ -69,6 +69,39 @@ def test_a_row_that_did_not_run_says_why_and_has_not_passed():
     assert "not run: no redis-server" in report.blocks(document, [listed], [])["targets"]
 
 
+def test_the_verdicts_of_a_run_are_told_together():
+    rows = {
+        "put": row(side(100), {"floor": 0.5}),
+        "push": row(side(10), {"floor": 0.5}),
+        "s2": {"title": "S2", "targets": {"floor": 1.0}, "not_run": "no s2"},
+        "ping": row(side(10), {}),
+        "broken": row(side(10, errs=1), {}),
+    }
+    found = [" ".join(line.split()) for line in report.verdicts(rows).splitlines()]
+    assert found == [
+        "below the floor: 1 (put)",
+        "floor holds: 1 (push)",
+        "not run: 1 (s2)",
+        "invalid: 1 (broken)",
+    ]
+
+
+def test_rows_without_a_floor_are_measured_once(monkeypatch):
+    """All rows have to fit into 20 minutes."""
+    measured = []
+    run = dict.fromkeys((*compare.NUMBERS, "errs"), 1.0)
+    monkeypatch.setattr(compare, "measure", lambda *given: measured.append(given) or run)
+    monkeypatch.setattr(report, "progress_line", lambda *_: "")
+    plan = compare.Plan({}, "python", Path(), rounds=3, quick=False, deadline=float("inf"))
+    rows = {bool(each.targets): each for each in load_rows(BENCH)[1]}
+    counts = {}
+    for has_floor, each in rows.items():
+        measured.clear()
+        compare.measure_row(plan, each)
+        counts[has_floor] = len(measured)
+    assert counts == {True: 6, False: 2}
+
+
 def test_a_row_of_the_table_that_was_never_measured_is_there_all_the_same():
     listed = report.Listed("put", "PUT", "0.38", {"floor": 0.55, "goal": 0.7}, False, "PING")
     table = report.blocks({"rows": {}, "runs": {}}, [listed], [])["targets"]
