@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -27,6 +28,7 @@ from tests.pipeline.replicas import replicated_node, settle
 
 RECORDS = 600
 SETTLED_TRIES = 20
+COLD_S = 60.0
 
 
 def numbered(count: int, begin: bytes = b"") -> list[bytes]:
@@ -339,3 +341,33 @@ def test_a_bucket_is_read_like_a_folder(tmp_path: Path, caplog: pytest.LogCaptur
             assert table([found]).column("value").to_pylist() == bodies
             assert direct._tails[found.direct.name] > 2000
             assert not caplog.records
+
+
+def test_cold_records_are_read_from_their_objects(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Records that the node itself has in the replica alone: the file of their stream tells the
+    objects. One that is damaged is named."""
+    small = {"MILLPOND_STREAM_LOCAL_BYTES_MAX": "65536"}
+    with replicated_node(tmp_path / "pond", f"file://{tmp_path}/replica", small) as node:
+        own = Pond(node, tmp_path / "replica")
+        bodies = numbered(12_000)
+        own.settled("logs", bodies)
+        cold = own.replica / "cold"
+        until = time.monotonic() + COLD_S
+        while not cold.is_dir() or not any(cold.iterdir()):
+            assert time.monotonic() < until, "no record became cold"
+            time.sleep(0.1)
+        settle(node)
+        ranges = own.ranges("logs", mode="direct", minPartitions="2")
+        assert table(ranges) == own.rows("logs")
+        assert not caplog.records
+        node.kill()
+        assert table(ranges[:1]).column("value").to_pylist() == bodies[: ranges[0].end]
+        for path in cold.iterdir():
+            data = path.read_bytes()
+            path.write_bytes(data.replace(bodies[1000], bodies[1001]))
+        found = ranges[0].direct
+        assert found is not None
+        assert list(direct.read_direct(found, 0, 10)) == []
+        assert "cold/" in caplog.records[0].getMessage()
