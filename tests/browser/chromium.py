@@ -71,7 +71,11 @@ class Tab:
 
     async def open(self, url: str) -> None:
         """Go there, also if only the fragment differs."""
-        await self.call("Page.navigate", url="about:blank")
+        here = str(await self.until("location.href"))
+        if here.partition("#")[0] == url.partition("#")[0]:
+            # By the page itself: Chromium starts a process for a page after one that it blanked.
+            await self.run("location.replace('about:blank')")
+            await self.until("location.href === 'about:blank'")
         await self.call("Page.navigate", url=url)
 
     async def reload(self) -> None:
