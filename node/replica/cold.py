@@ -140,7 +140,8 @@ class ColdStreams:
         self._waiting: dict[Key, list[_Read]] = {}
         """Reads by the object that is being fetched for them; none for one that is read ahead."""
         self._failed: dict[Key, float] = {}
-        self._hanging = 0
+        self.hanging = 0
+        """Requests that were given up and have not returned."""
         self._threads = anyio.CapacityLimiter(THREADS_MAX)
         self._upload_thread = anyio.CapacityLimiter(1)
         self._asked: deque[Key] = deque()
@@ -208,7 +209,7 @@ class ColdStreams:
             if read is not None:
                 self._waiting[key].append(read)
             return True
-        if self._is_closed or self._hanging >= HANGING_MAX:
+        if self._is_closed or self.hanging >= HANGING_MAX:
             return False
         if self._failed.get(key, 0.0) > self._now():
             return False
@@ -246,6 +247,8 @@ class ColdStreams:
         """Fetch the next object of a stream that is read in order: behind the middle of one that
         was read before, or at its end."""
         header = cached.found.header
+        if 2 * cached.found.weight > self._cache_bytes_max:
+            return  # it would take the place of this one
         middle = (header.chunks[0].first + header.end) // 2
         if cached.is_followed or (end < header.end and (cached.reads < 2 or end < middle)):
             return
@@ -321,13 +324,13 @@ class ColdStreams:
             finally:
                 is_done = True
                 if is_left:
-                    self._hanging -= 1
+                    self.hanging -= 1
 
         try:
             return await anyio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=limiter)
         except BaseException:
             if not is_done:
-                self._hanging, is_left = self._hanging + 1, True
+                self.hanging, is_left = self.hanging + 1, True
             raise
 
     # Moves.

@@ -21,6 +21,7 @@ from millpond.node.atomic_files import replace
 from millpond.node.backup.manifest import is_inside
 from millpond.node.backup.restore import restored_folder
 from millpond.node.data_folder import OfflineStore
+from millpond.node.replica.cold_objects import decode_cold_object
 from millpond.node.replica.errors import BadReplica, NoObject
 from millpond.node.replica.keys import (
     KeysCipher,
@@ -33,6 +34,7 @@ from millpond.node.replica.keys import (
 from millpond.node.replica.object_store import ObjectStore
 from millpond.node.replica.objects import (
     BEAT,
+    COLD,
     FORMAT,
     JOURNAL,
     KEYS,
@@ -44,6 +46,7 @@ from millpond.node.replica.objects import (
     Owner,
     SnapshotFile,
     blob_name,
+    cold_name,
     decode_beat,
     decode_format,
     decode_journal_object,
@@ -83,7 +86,8 @@ class Restored(msgspec.Struct, frozen=True):
 
 class ReplicaStatus(msgspec.Struct, frozen=True):
     """A replica as its objects tell: `owner` and `beat` are the last ones (None: none); sizes in
-    bytes. `keys_at` is the moment of the keys of the node; None: they are not in it."""
+    bytes. `keys_at` is the moment of the keys of the node; None: they are not in it. All cold
+    objects count that are there."""
 
     format: FormatObject
     owner: Owner | None
@@ -93,6 +97,8 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     journal_bytes: int
     snapshots: tuple[Manifest, ...]
     keys_at: float | None = None
+    cold_objects: int = 0
+    cold_bytes: int = 0
 
 
 class Verified(msgspec.Struct, frozen=True):
@@ -103,6 +109,7 @@ class Verified(msgspec.Struct, frozen=True):
     journal_objects: int
     records: int
     bytes: int
+    cold_objects: int
 
 
 def read_status(objects: ObjectStore) -> ReplicaStatus:
@@ -117,6 +124,7 @@ def read_status(objects: ObjectStore) -> ReplicaStatus:
         if beats:
             beat = decode_beat(objects.get(beats[-1].name), beats[-1].name)
     keys = keys_in(objects)
+    cold = objects.list(COLD)
     return ReplicaStatus(
         read_format(objects),
         owner,
@@ -126,6 +134,8 @@ def read_status(objects: ObjectStore) -> ReplicaStatus:
         sum(each.size for each in journal),
         tuple(manifests(objects)),
         None if keys is None else check_keys(*keys),
+        len(cold),
+        sum(each.size for each in cold),
     )
 
 
@@ -139,6 +149,8 @@ def verify(objects: ObjectStore, progress: Progress) -> Verified:
         blobs.update((each.sha256, each) for each in manifest.files)
     for each in blobs.values():
         _check_blob(objects, each, progress)
+    cold = {(use.epoch, use.number) for manifest in snapshots for use in manifest.cold}
+    cold_size = sum(_check_cold(objects, cold_name(*key), progress) for key in sorted(cold))
     names = [each.name for each in objects.list(JOURNAL)]
     start = journal_name(max(0, min((each.number for each in snapshots), default=0) - 1))
     claims = [each for each in names if each < start and snapshots]
@@ -161,8 +173,8 @@ def verify(objects: ObjectStore, progress: Progress) -> Verified:
     keys = keys_in(objects)
     if keys is not None:
         check_keys(*keys)
-    size += sum(each.size for each in blobs.values())
-    return Verified(len(snapshots), len(blobs), len(names), records, size)
+    size += cold_size + sum(each.size for each in blobs.values())
+    return Verified(len(snapshots), len(blobs), len(names), records, size, len(cold))
 
 
 def _check_reach(
@@ -185,6 +197,17 @@ def _check_blob(objects: ObjectStore, file: SnapshotFile, progress: Progress) ->
     if len(data) != file.size or sha256(data).hexdigest() != file.sha256:
         raise BadReplica(f"{name} is damaged: it is not what was written")
     progress(len(data))
+
+
+def _check_cold(objects: ObjectStore, name: str, progress: Progress) -> int:
+    """The length of a cold object that is what was written."""
+    try:
+        data = objects.get(name)
+    except NoObject:
+        raise BadReplica(f"{name} is missing, which a snapshot needs") from None
+    decode_cold_object(data, name)
+    progress(len(data))
+    return len(data)
 
 
 def read_format(objects: ObjectStore) -> FormatObject:

@@ -52,6 +52,7 @@ from millpond.node.replica.objects import (
     TAKEOVER,
     FormatObject,
     JournalHeader,
+    Manifest,
     decode_beat,
     decode_format,
     decode_journal_object,
@@ -61,6 +62,7 @@ from millpond.node.replica.objects import (
     journal_name,
     owner_name,
     records_of,
+    snapshot_name,
     standby_name,
     takeover_name,
 )
@@ -88,6 +90,8 @@ INSTALLING = b"the earlier store is in its place\n"
 """The content of the file `RESTORING` once the copy is moved."""
 LOOK_S, LOOK_S_MIN = 0.5, 0.1
 TELL_S = 20.0
+BASE_S = 60.0
+"""A copy that needs cold objects is compared with the snapshots that there are so often."""
 """A standby tells of itself so often, as the owner removes what it has read."""
 RETRY_S = 1.0
 BEATS_MISSED = 3
@@ -139,6 +143,9 @@ class Standby:
         self._has_looked = self._has_told_keys = False
         self._store: OfflineStore | None = None
         self._cursor: JournalCursor | None = None
+        self._base: Manifest | None = None
+        """The snapshot of the copy, if that needs cold objects."""
+        self._based_at = 0.0
         self._history_min = 0
         """A copy is made of a snapshot of this history or a later one."""
         self._is_forced = False
@@ -240,6 +247,9 @@ class Standby:
             except ObjectExists:
                 pass
             self._look_for_keys()
+        if self._is_outlived():
+            log.info("standby begins anew: the snapshot of its copy was removed")
+            self._close()
         is_new = self._store is None and self._begin()
         if self._store is not None:
             self._apply()
@@ -305,7 +315,19 @@ class Standby:
             raise CopyFailed(f"the copy of a snapshot cannot be written: {exc}") from exc
         self._store = store
         self._cursor = JournalCursor(self._objects, manifest, is_live=True)
+        self._base = manifest if manifest.cold else None
+        self._based_at = self._now()
         return True
+
+    def _is_outlived(self) -> bool:
+        """True: the snapshot of the copy is gone, and cold objects that the copy needs may be gone
+        with it."""
+        base = self._base
+        if self._store is None or base is None or self._now() - self._based_at < BASE_S:
+            return False
+        self._based_at = self._now()
+        name = snapshot_name(base.epoch, base.lsn)
+        return name not in {each.name for each in self._objects.list(SNAPSHOT)}
 
     def _apply(self) -> None:
         """Write the objects that are new to the copy, many at once: each write waits for the

@@ -227,6 +227,7 @@ def restore_replica(args: argparse.Namespace) -> int:
                 "records": found.records,
                 "is_cut": found.is_cut,
                 "damage": found.damage or None,
+                "cold_bytes": manifest.cold_bytes,
                 "keys_at": None if found.keys is None else found.keys.made_at,
             }
         )
@@ -239,6 +240,9 @@ def restore_replica(args: argparse.Namespace) -> int:
     if found.is_cut:
         text = "what came later cannot be restored: the node had lost the end of its journal, and"
         print(f"millpond restore: {text} no snapshot was finished since", file=sys.stderr)
+    if cold_bytes := found.manifest.cold_bytes:
+        text = f"{size_text(cold_bytes)} of streams stay in {args.source}: serve the folder with it"
+        print(f"millpond restore: {text} as its --replica", file=sys.stderr)
     if found.damage:
         print(f"millpond restore: restored up to damage: {found.damage}", file=sys.stderr)
     for text in damages:
@@ -277,6 +281,7 @@ def _status(args: argparse.Namespace, objects: ObjectStore) -> int:
         "alive": "never" if beat is None else _moment(beat.at),
         "shipped": "nothing" if last is None else f"lsn {last.last_lsn}, {_moment(last.made_at)}",
         "journal": f"{found.journal_objects} objects, {size_text(found.journal_bytes)}",
+        "cold": f"{found.cold_objects} objects, {size_text(found.cold_bytes)}",
         "keys": "none" if found.keys_at is None else f"sealed, {_moment(found.keys_at)}",
         "snapshots": str(len(found.snapshots)),
     }
@@ -300,9 +305,17 @@ def _as_json(url: str, found: ReplicaStatus) -> dict[str, Any]:
         "shipped_at": None if last is None else last.made_at,
         "journal_objects": found.journal_objects,
         "journal_bytes": found.journal_bytes,
+        "cold_objects": found.cold_objects,
+        "cold_bytes": found.cold_bytes,
         "keys_at": found.keys_at,
         "snapshots": [
-            {"at": each.made_at, "lsn": each.lsn, "bytes": each.size, "messages": each.messages}
+            {
+                "at": each.made_at,
+                "lsn": each.lsn,
+                "bytes": each.size,
+                "cold_bytes": each.cold_bytes,
+                "messages": each.messages,
+            }
             for each in found.snapshots
         ],
     }
@@ -317,6 +330,7 @@ def _verify(args: argparse.Namespace, objects: ObjectStore) -> int:
     counts = {
         "snapshots": found.snapshots,
         "blobs": found.blobs,
+        "cold_objects": found.cold_objects,
         "journal_objects": found.journal_objects,
         "records": found.records,
         "bytes": found.bytes,
@@ -335,7 +349,12 @@ def _prune(args: argparse.Namespace, objects: ObjectStore) -> int:
         text = f"its node was alive at {_moment(beat.at)}, and removes what is old by itself"
         raise Failure(f"{args.url}: {text}", ExitCode.REFUSED)
     found = prune(objects, args.keep, now)
-    counts = {"snapshots": found.snapshots, "journal": found.journal, "blobs": found.blobs}
+    counts = {
+        "snapshots": found.snapshots,
+        "journal": found.journal,
+        "blobs": found.blobs,
+        "cold": found.cold,
+    }
     if args.json:
         print_json({"replica": args.url, "removed": counts})
     else:

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from random import Random
+from threading import Event
 from typing import Any
 
 import anyio
 import pytest
 
+from millpond.actors.store.durable import DurableStore
+from millpond.actors.store.partitions.file_pool import file_name
+from millpond.actors.streams.names import stream_cell
+from millpond.node.cli.commands.backup import damages_in
+from millpond.node.client.requests.errors import LimitExceeded
 from millpond.node.client.s3p.client import FIRST, S3p, connect_s3p
 from millpond.node.client.s3p.records import RecordId
-from millpond.node.config import Config
+from millpond.node.config import Config, ConfigError
+from millpond.node.config_rules import StreamRule
 from millpond.node.node import Node
-from millpond.node.replica import cold, service
-from millpond.node.replica.errors import ObjectStoreAway
+from millpond.node.replica import cold, service, shipping, standby
+from millpond.node.replica.errors import BadReplica, ObjectStoreAway
+from millpond.node.replica.interface import SnapshotRequest, SnapshotState
 from millpond.node.replica.object_store import FolderObjects
 from millpond.node.replica.objects import COLD
+from millpond.node.replica.restoration import ReplicaRestoration, verify
+from millpond.node.replica.snapshots import prune
+from millpond.node.replica.standby import Standby
 from tests.node.outbox.peer_nodes import until
 
 pytestmark = pytest.mark.anyio
@@ -27,6 +41,7 @@ CLOSED = dict.fromkeys(("ws", "rustlog", "http"), "off")
 BODY_BYTES = 10_000
 APPENDS, RECORDS = 40, 10
 LOCAL_BYTES = 2**20
+REFUSED = "storage failed"
 
 
 @pytest.fixture
@@ -41,12 +56,15 @@ class ColdFolder(FolderObjects):
         super().__init__(folder)
         self.fetched: list[str] = []
         self.is_away = False
+        self.answers = Event()
+        self.answers.set()
 
     def get(self, name: str) -> bytes:
         if name.startswith(COLD):
             self.fetched.append(name)
             if self.is_away:
                 raise ObjectStoreAway("no answer within 30 s")
+            assert self.answers.wait(LIMIT_S)
         return super().get(name)
 
 
@@ -96,11 +114,11 @@ async def fill(client: S3p, stream: str = "logs") -> None:
         await client.append(stream, [body(first + each) for each in range(RECORDS)])
 
 
-async def numbers_of(client: S3p, stream: str = "logs") -> list[int]:
+async def numbers_of(client: S3p, stream: str = "logs", count: int = 50) -> list[int]:
     """The numbers of all records, in order."""
     found: list[int] = []
     start = FIRST
-    while records := await client.read(stream, start, count=50):
+    while records := await client.read(stream, start, count=count):
         found += (int(each.data[:8]) for each in records)
         last = records[-1].id
         start = RecordId(last.ms, last.seq + 1)
@@ -121,10 +139,15 @@ def cold_of(node: Node) -> cold.ColdStreams:
     return node.replica.cold
 
 
+async def cooled(node: Node, moved_bytes: int = 2 * 2**20) -> None:
+    """Wait until older records are in the replica alone."""
+    await until(lambda: cold_of(node).stats.moved_bytes > moved_bytes, LIMIT_S)
+
+
 async def test_older_records_are_read_where_they_are(tmp_path: Path, objects: ColdFolder) -> None:
     async with serving(config_of(tmp_path)) as (node, client):
         await fill(client)
-        await until(lambda: cold_of(node).stats.moved_bytes > 2 * 2**20, LIMIT_S)
+        await cooled(node)
         assert await numbers_of(client) == ALL
         assert objects.fetched
     async with serving(config_of(tmp_path)) as (node, client):
@@ -132,3 +155,317 @@ async def test_older_records_are_read_where_they_are(tmp_path: Path, objects: Co
         assert await numbers_of(client) == ALL
         assert objects.fetched
         assert local_bytes(tmp_path) < 2.5 * 2**20
+
+
+async def test_a_node_without_a_replica_has_no_cold_streams(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="stream_local_bytes_max: there is no replica"):
+        Node(config_of(tmp_path, replica=""))
+
+
+async def test_a_rule_says_which_streams_are_cold(tmp_path: Path, objects: ColdFolder) -> None:
+    rules = (StreamRule.parse("logs=local=1MiB"),)
+    config = config_of(tmp_path, streams=rules, stream_local_bytes_max=0)
+    async with serving(config) as (node, client):
+        await fill(client, "others")
+        await fill(client)
+        await cooled(node)
+        assert await numbers_of(client, "others") == ALL
+        assert not objects.fetched
+        assert await numbers_of(client) == ALL
+        assert objects.fetched
+
+
+async def test_reads_of_cold_records_are_refused_while_the_object_store_is_away(
+    tmp_path: Path, objects: ColdFolder
+) -> None:
+    """Never empty, never shorter; newer records and appends go on."""
+    async with serving(config_of(tmp_path)) as (node, client):
+        await fill(client)
+        await cooled(node)
+        objects.is_away = True
+        with pytest.raises(LimitExceeded, match=REFUSED):
+            await client.read("logs", count=10)
+        last = await client.append("logs", [body(len(ALL))])
+        assert [each.data for each in await client.read("logs", last)] == [body(len(ALL))]
+        assert "no answer" in cold_of(node).stats.error
+        objects.is_away = False
+        assert await numbers_of(client) == [*ALL, len(ALL)]
+        assert not cold_of(node).stats.error
+
+
+async def test_an_object_store_that_hangs_ends_reads_in_time(
+    tmp_path: Path, objects: ColdFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its threads are not made without end, and another read is refused at once then."""
+    monkeypatch.setattr(cold, "FETCH_S", 0.05)
+    monkeypatch.setattr(cold, "HANGING_MAX", 2)
+    async with serving(config_of(tmp_path)) as (node, client):
+        await fill(client)
+        await cooled(node)
+        objects.answers.clear()
+        try:
+            for _ in range(4):
+                with pytest.raises(LimitExceeded, match=REFUSED):
+                    await client.read("logs", count=10)
+            assert len(objects.fetched) == 2
+        finally:
+            objects.answers.set()
+        await until(lambda: not cold_of(node).hanging, LIMIT_S)
+        assert await numbers_of(client) == ALL
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["damaged", "missing"])
+async def test_a_damaged_object_is_named_and_nothing_else_is_affected(
+    tmp_path: Path, objects: ColdFolder, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    monkeypatch.setattr(cold, "DAMAGED_S", 0.0)
+    async with serving(config_of(tmp_path)) as (node, client):
+        await fill(client)
+        await cooled(node)
+        first, second = (each.name for each in objects.list(COLD)[:2])
+        path = tmp_path / "replica" / second
+        whole = path.read_bytes()
+        path.unlink()
+        if is_there:
+            path.write_bytes(whole[:-1] + b"x")
+        found: list[int] = []
+        start = FIRST
+        with pytest.raises(LimitExceeded, match=REFUSED):
+            while records := await client.read("logs", start, count=10):
+                found += (int(each.data[:8]) for each in records)
+                start = RecordId(records[-1].id.ms, records[-1].id.seq + 1)
+        assert found == ALL[: len(found)] and len(found) >= RECORDS
+        assert list(cold_of(node).damages) == [second] != [first]
+        await client.append("logs", [body(len(ALL))])
+        info = node.replica.info.cold if node.replica is not None else None
+        assert info is not None and info.damaged == (second,) and info.errors
+        path.write_bytes(whole)
+        assert await numbers_of(client) == [*ALL, len(ALL)]
+        assert not cold_of(node).damages
+
+
+async def test_readers_of_one_object_share_its_fetch(tmp_path: Path, objects: ColdFolder) -> None:
+    async with serving(config_of(tmp_path)) as (node, client):
+        await fill(client)
+        await cooled(node)
+        name = objects.list(COLD)[0].name
+        objects.answers.clear()
+        async with anyio.create_task_group() as tasks:
+            for _ in range(5):
+                tasks.start_soon(first_of, node)
+            await until(lambda: cold_of(node).stats.misses == 5, LIMIT_S)
+            objects.answers.set()
+        assert objects.fetched.count(name) == 1
+
+
+async def first_of(node: Node) -> None:
+    """Read the first record over a connection of its own."""
+    async with connect_s3p(node.listeners["s3p"]) as client:
+        (record,) = await client.read("logs", count=1)
+        assert record.data == body(0)
+
+
+async def test_a_cache_with_space_for_one_object_fetches_none_ahead(
+    tmp_path: Path, objects: ColdFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one would take the place of the one that is read."""
+    monkeypatch.setattr(cold, "OBJECT_BYTES", 2**18)
+    async with serving(config_of(tmp_path, stream_cold_cache_bytes_max=300_000)) as (node, client):
+        await fill(client)
+        await cooled(node)
+        found = [each.name for each in objects.list(COLD)]
+        assert len(found) > 9
+        assert await numbers_of(client, count=5) == ALL
+        stats = cold_of(node).stats
+        assert stats.cache_bytes <= 300_000
+        assert objects.fetched == found, "each once, in order"
+        assert stats.misses == len(found) and stats.hits > stats.misses
+
+
+async def test_the_next_object_is_fetched_before_a_reader_in_order_wants_it(
+    tmp_path: Path, objects: ColdFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cold, "OBJECT_BYTES", 2**18)
+    async with serving(config_of(tmp_path, stream_cold_cache_bytes_max=700_000)) as (node, client):
+        await fill(client)
+        await cooled(node)
+        first, second, third = (each.name for each in objects.list(COLD)[:3])
+        records = await client.read("logs", count=5)
+        assert objects.fetched == [first]
+        last = records[-1].id
+        await client.read("logs", RecordId(last.ms, last.seq + 1), count=10)
+        await until(lambda: objects.fetched == [first, second], LIMIT_S)
+        await until(lambda: cold_of(node).stats.fetches == 2, LIMIT_S)
+        assert cold_of(node).stats.misses == 1
+        assert await numbers_of(client, count=5) == ALL
+        assert cold_of(node).stats.cache_bytes <= 700_000
+        assert objects.fetched.count(third) == 1
+
+
+async def test_a_restoration_reads_cold_records_where_they_are(
+    tmp_path: Path, objects: ColdFolder
+) -> None:
+    async with serving(config_of(tmp_path)) as (node, client):
+        await fill(client)
+        await cooled(node)
+        await snapshot(node)
+    objects.fetched.clear()
+    ReplicaRestoration(objects, tmp_path / "restored").run(lambda size: None, lambda: None)
+    assert not objects.fetched
+    assert verify(objects, lambda size: None).cold_objects == len(objects.list(COLD)) > 0
+    assert not damages_in(tmp_path / "restored")
+    async with serving(config_of(tmp_path, data=str(tmp_path / "restored"))) as (node, client):
+        assert await numbers_of(client) == ALL
+        assert objects.fetched
+
+
+async def test_a_verification_names_a_damaged_object(tmp_path: Path, objects: ColdFolder) -> None:
+    async with serving(config_of(tmp_path)) as (node, client):
+        await fill(client)
+        await cooled(node)
+        await snapshot(node)
+    name = objects.list(COLD)[1].name
+    path = tmp_path / "replica" / name
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(BadReplica, match=name):
+        verify(objects, lambda size: None)
+    path.unlink()
+    with pytest.raises(BadReplica, match=f"{name} is missing"):
+        verify(objects, lambda size: None)
+
+
+async def test_objects_go_once_no_kept_snapshot_needs_them(
+    tmp_path: Path, objects: ColdFolder
+) -> None:
+    """Those of the node that came after the last snapshot stay, whatever is kept."""
+    async with serving(config_of(tmp_path)) as (node, client):
+        await fill(client)
+        await cooled(node)
+        before = [each.name for each in objects.list(COLD)]
+        prune(objects, 0.0, 2.0**40)
+        assert {each.name for each in objects.list(COLD)} >= set(before)
+        await snapshot(node)
+        prune(objects, 0.0, 2.0**40)
+        assert {each.name for each in objects.list(COLD)} >= set(before)
+        assert await numbers_of(client) == ALL
+        await client.delete("logs")
+        await fill(client, "others")  # the deletion gets to the file
+        await until(lambda: not stream_files(node, b"logs"), LIMIT_S)
+        await snapshot(node)
+        assert {each.name for each in objects.list(COLD)} >= set(before), "of a kept snapshot"
+        prune(objects, 0.0, 2.0**40)
+        assert not {each.name for each in objects.list(COLD)} & set(before)
+        assert await numbers_of(client, "others") == ALL
+
+
+async def test_an_object_of_a_crash_is_removed(
+    tmp_path: Path, objects: ColdFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node ends between the upload and the change of the file: nothing is lost."""
+
+    def never(self: DurableStore, name: bytes, moved: object, done: object) -> None:
+        return None
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DurableStore, "make_cold", never)
+        async with serving(config_of(tmp_path)) as (_, client):
+            await fill(client)
+            await until(lambda: bool(objects.list(COLD)), LIMIT_S)
+    (left,) = objects.list(COLD)
+    async with serving(config_of(tmp_path)) as (node, client):
+        await cooled(node)
+        assert left.name not in objects.fetched
+        assert await numbers_of(client) == ALL
+        await snapshot(node)
+        prune(objects, 0.0, 2.0**40)
+        assert left.name not in {each.name for each in objects.list(COLD)}
+        assert await numbers_of(client) == ALL
+
+
+async def test_an_upload_under_way_outlives_a_removal(
+    tmp_path: Path, objects: ColdFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A snapshot between the upload and the change of the file does not name the object."""
+    held: list[Callable[[], None]] = []
+    at_once = DurableStore.make_cold
+
+    def later(self: DurableStore, *args: Any) -> None:
+        held.append(partial(at_once, self, *args))
+
+    async with serving(config_of(tmp_path)) as (node, client):
+        monkeypatch.setattr(DurableStore, "make_cold", later)
+        await fill(client)
+        await until(lambda: bool(held), LIMIT_S)
+        (name,) = (each.name for each in objects.list(COLD))
+        await snapshot(node)
+        prune(objects, 0.0, 2.0**40)
+        assert [each.name for each in objects.list(COLD)] == [name]
+        monkeypatch.setattr(DurableStore, "make_cold", at_once)
+        held[0]()
+        await cooled(node)
+        assert await numbers_of(client) == ALL
+        assert name in objects.fetched
+
+
+async def test_a_trim_beside_a_move_leaves_what_is_newer(
+    tmp_path: Path, objects: ColdFolder
+) -> None:
+    async with serving(config_of(tmp_path)) as (node, client):
+        await fill(client)
+        await cooled(node)
+        records = await client.read("logs", count=50)
+        await client.trim("logs", records[45].id)
+        assert await numbers_of(client) == ALL[45:]
+    async with serving(config_of(tmp_path)) as (node, client):
+        assert await numbers_of(client) == ALL[45:]
+
+
+async def snapshot(node: Node) -> None:
+    """Have the node make a snapshot, and wait for it."""
+    assert node.replica is not None
+    answer = node.replica.answer
+    asked = SnapshotRequest(answer(SnapshotRequest()).number)
+    await until(lambda: answer(asked).state is SnapshotState.MADE, LIMIT_S)
+
+
+def stream_files(node: Node, name: bytes) -> bool:
+    """True: the stream has a file."""
+    store = node._store
+    assert isinstance(store, DurableStore)
+    return Path(store.folder / "partitions" / file_name(stream_cell(name))).exists()
+
+
+async def test_a_standby_serves_cold_records_after_its_takeover(
+    tmp_path: Path, objects: ColdFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the snapshot that it began with; what came by the journal is in its own file."""
+    monkeypatch.setattr(shipping, "BEAT_S", 0.05)
+    monkeypatch.setattr(standby, "LOOK_S", 0.02)
+    monkeypatch.setattr(standby, "LOOK_S_MIN", 0.02)
+    ready = anyio.Event()
+    other = Standby(
+        objects,
+        tmp_path / "other",
+        1.0,
+        now=time.monotonic,
+        wall=time.time,
+        entropy=Random(1).randbytes,
+        ready=ready.set,
+    )
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            async with serving(config_of(tmp_path)) as (node, client):
+                await fill(client)
+                await cooled(node)
+                await snapshot(node)
+                objects.fetched.clear()
+                tasks.start_soon(other.run)
+                await ready.wait()
+                await client.append("logs", [body(len(ALL))])
+    assert not objects.fetched
+    async with serving(config_of(tmp_path, data=str(tmp_path / "other"))) as (node, client):
+        assert await numbers_of(client) == [*ALL, len(ALL)]
+        assert objects.fetched
+        await snapshot(node)
+        prune(objects, 0.0, 2.0**40)
+        assert await numbers_of(client) == [*ALL, len(ALL)]
