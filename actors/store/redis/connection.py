@@ -17,6 +17,7 @@ from millpond.actors.store.redis.commands import Command, key_of, packed
 from millpond.actors.store.redis.errors import (
     RedisAway,
     RedisConfigError,
+    RedisMoving,
     RedisRefused,
 )
 
@@ -48,6 +49,8 @@ class RedisUrl(NamedTuple):
     url: str
     prefix: str
     is_cluster: bool
+    nodes: tuple[tuple[str, int], ...] = ()
+    """More servers of the cluster, to be asked where the first one is away."""
 
     @property
     def shown(self) -> str:
@@ -80,8 +83,19 @@ def parse_redis_url(text: str) -> RedisUrl:
     if not prefix or not prefix.isascii() or any(each in prefix for each in "{} \r\n"):
         raise RedisConfigError("the prefix of a store has letters, digits and `:_-.` only")
     scheme, _, kind = parts.scheme.partition("+")
+    nodes = tuple(map(_node, filter(None, query.pop("nodes", "").split(","))))
+    if nodes and kind != "cluster":
+        raise RedisConfigError("`nodes` names more servers of a cluster: write redis+cluster://")
     rest = f"?{urlencode(query)}" if query else ""
-    return RedisUrl(f"{scheme}://{parts.netloc}{parts.path}{rest}", prefix, kind == "cluster")
+    url = f"{scheme}://{parts.netloc}{parts.path}{rest}"
+    return RedisUrl(url, prefix, kind == "cluster", nodes)
+
+
+def _node(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal():
+        raise RedisConfigError(f"{text!r} in `nodes` is not HOST:PORT")
+    return host.strip("[]"), int(port)
 
 
 class ServerFacts(NamedTuple):
@@ -103,16 +117,17 @@ class RedisConnection(Protocol):
 
     def run(self, commands: Sequence[Command]) -> list[Reply]:
         """Send commands at once, each with its key in second place (EVALSHA: in fourth), and give
-        their answers. Those to one key are done in order."""
+        their answers. Those to one key are done in order. A RedisMoving stands for a command that
+        was not done, because the slot of its keys is being moved."""
 
     def script(self, text: str) -> str:
         """Load a script; gives its hash."""
 
     def scan(self, key: str) -> dict[bytes, bytes]:
-        """A whole hash, in pieces. Raises RedisRefused."""
+        """A whole hash, in pieces. Raises RedisRefused, RedisMoving."""
 
     def members(self, key: str) -> Iterator[bytes]:
-        """The members of a set, in pieces. Raises RedisRefused."""
+        """The members of a set, in pieces. Raises RedisRefused, RedisMoving."""
 
     def facts(self) -> ServerFacts:
         """Ask the servers about themselves. Raises RedisConfigError."""
@@ -129,6 +144,7 @@ def connect_redis(url: RedisUrl) -> RedisConnection:
     try:
         import redis  # an extra
         from redis.backoff import NoBackoff
+        from redis.cluster import ClusterNode
         from redis.retry import Retry
     except ImportError:
         text = "a store in Redis needs the package redis: pip install 'millpond[redis]'"
@@ -140,7 +156,8 @@ def connect_redis(url: RedisUrl) -> RedisConnection:
     settings["redis_connect_func"] = connects.made
     try:
         if url.is_cluster:
-            cluster = redis.RedisCluster.from_url(url.url, **settings)
+            more = [ClusterNode(host, port) for host, port in url.nodes]  # type: ignore[no-untyped-call]
+            cluster = redis.RedisCluster.from_url(url.url, startup_nodes=more, **settings)
             return _Connection(cluster, connects)
         client = redis.Redis.from_url(url.url, **settings)
     except (redis.RedisError, redis.exceptions.RedisClusterException, OSError) as error:
@@ -315,7 +332,7 @@ class _Connection:
         self._load_scripts()
 
     def _checked(self, reply: Reply) -> Reply:
-        """An error of one command as a RedisRefused. Raises RedisAway."""
+        """An error of one command as a RedisRefused or a RedisMoving. Raises RedisAway."""
         from redis import exceptions
 
         if not isinstance(reply, exceptions.RedisError):
@@ -325,7 +342,7 @@ class _Connection:
             self._load_scripts()  # the server was started anew, or its scripts were flushed
             raise RedisAway(text)
         if isinstance(reply, exceptions.AskError | exceptions.TryAgainError):
-            raise RedisAway(f"the slot of a key is being moved: {text}")
+            return RedisMoving(f"the slot of its keys is being moved: {text}")
         is_down = isinstance(reply, exceptions.ClusterDownError)
         is_away = isinstance(reply, exceptions.ConnectionError | exceptions.ReadOnlyError)
         if is_down or is_away or text.startswith(_AWAY):
@@ -367,7 +384,7 @@ class _Connection:
             items, cursor, server = list[bytes](), b"0", ""
             while True:
                 (reply,) = self.run([(command, key, cursor, "COUNT", SCAN_COUNT)])
-                if isinstance(reply, RedisRefused):
+                if isinstance(reply, RedisRefused | RedisMoving):
                     raise reply
                 if cursor != b"0" and self._answered_by != server:
                     break
@@ -379,7 +396,13 @@ class _Connection:
         raise RedisAway(f"the key {key} is moved again and again")
 
     def facts(self) -> ServerFacts:
-        found = [_facts_of(server) for server in self._servers()]
+        try:
+            found = [_facts_of(server, self._is_cluster) for server in self._servers()]
+        except RedisAway:
+            if self._is_cluster:  # another server may have taken its place
+                with suppress(RedisAway):
+                    self._refresh()
+            raise
         least = min(found, key=lambda each: each.durability)
         return ServerFacts(
             least.durability, frozenset().union(*(each.runs for each in found)), least.reason
@@ -392,13 +415,15 @@ class _Connection:
         self._client.close()
 
 
-def _facts_of(server: Any) -> ServerFacts:
+def _facts_of(server: Any, is_cluster: bool) -> ServerFacts:
     """The facts of one server. Raises RedisAway, RedisConfigError."""
     with _errors_as_away():
         info: Mapping[str, Any] = server.info("all")
     version = str(info["redis_version"])
     if int(version.partition(".")[0]) < VERSION_MIN:
         raise RedisConfigError(f"a store needs Redis {VERSION_MIN} or Valkey; this is {version}")
+    if int(info.get("cluster_enabled", 0)) and not is_cluster:
+        raise RedisConfigError("it is a server of a cluster: write redis+cluster://HOST:PORT")
     if info.get("loading"):
         raise RedisAway("it loads its data")
     if info.get("role") not in ("master", None):

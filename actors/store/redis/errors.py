@@ -4,6 +4,7 @@ RedisStoreError
 +-- RedisConfigError    the URL, the server or its settings do not fit
 +-- RedisAway           it cannot be reached, or does not serve now
 +-- RedisRefused        it refused one command
++-- RedisMoving         the slot of a command's keys is being moved
 +-- StoreLost           this process owns the keys no more, or cannot know what is stored
 """
 
@@ -24,6 +25,10 @@ class RedisAway(RedisStoreError):
 
 class RedisRefused(RedisStoreError):
     """Redis refused a command, and did nothing of it: it is full, for one."""
+
+
+class RedisMoving(RedisStoreError):
+    """A command was not done, because the slot of its keys is being moved to another server."""
 
 
 class StoreLost(RedisStoreError):

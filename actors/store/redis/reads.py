@@ -12,7 +12,7 @@ from millpond.actors.store.changes import Chunk, LogSnapshot, Snapshot
 from millpond.actors.store.reads import select_chunks
 from millpond.actors.store.redis.commands import Command
 from millpond.actors.store.redis.connection import RedisConnection
-from millpond.actors.store.redis.errors import RedisAway, RedisRefused
+from millpond.actors.store.redis.errors import RedisMoving, RedisRefused
 from millpond.actors.store.redis.layout import (
     ACKS,
     ATTRIBUTES,
@@ -35,7 +35,7 @@ ENTRIES_MAX = 256
 
 
 def load_queue(connection: RedisConnection, keys: PartitionKeys, mode: Mode | None) -> Snapshot:
-    """All of a queue. Raises RedisAway, BadChange."""
+    """All of a queue. Raises RedisAway, RedisMoving, RedisRefused, BadChange."""
     parts = (MESSAGES, KEYS, ATTRIBUTES, SUBSCRIBERS, ACKS)
     snapshot = QueueContent(*(connection.scan(keys[part]) for part in parts)).snapshot()
     if snapshot.rows or snapshot.keys or snapshot.subscribers is not None:
@@ -46,7 +46,7 @@ def load_queue(connection: RedisConnection, keys: PartitionKeys, mode: Mode | No
 def load_log(
     connection: RedisConnection, keys: PartitionKeys, bounds: LogBounds, size: int
 ) -> LogSnapshot:
-    """The bounds and metadata of a log. Raises RedisAway."""
+    """The bounds and metadata of a log. Raises RedisAway, RedisMoving, RedisRefused."""
     return LogSnapshot(
         bounds.trim_point,
         bounds.tail,
@@ -60,7 +60,7 @@ def load_log(
 def read_log(
     connection: RedisConnection, keys: PartitionKeys, seek: Seek, trim_point: int
 ) -> list[Chunk]:
-    """The chunks that a seek asks for. Raises RedisAway, BadChange."""
+    """The chunks that a seek asks for. Raises RedisAway, RedisMoving, RedisRefused, BadChange."""
     log = _Log(connection, keys)
     first = log.start(seek, max(seek.sequence, trim_point))
     if first is None:
@@ -136,8 +136,8 @@ class _Log:
 
     def _run(self, command: Command) -> Any:
         (reply,) = self._connection.run([command])
-        if isinstance(reply, RedisRefused):
-            raise RedisAway(str(reply))
+        if isinstance(reply, RedisRefused | RedisMoving):
+            raise reply
         return reply
 
 

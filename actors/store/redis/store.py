@@ -7,6 +7,9 @@ partition comes before it: after one that Redis refused, none of those that were
 done, and the cell is built anew, as after a failure of a disk. The name of a new partition is in
 the set of all names before its first write is sent.
 
+While the slot of a partition is moved to another server of a cluster, its writes and reads wait,
+and all others go on. After `moving_s` they are refused, as nothing of them is done.
+
 When Redis is away, the thread keeps writes until it is back, because their outcome is known only
 then. New ones that a client waits for are refused, and reads fail. After `away_s`, when Redis was
 started anew, or when a write is missing there, the node ends (StoreLost): nobody knows whether what
@@ -61,7 +64,13 @@ from millpond.actors.store.interface import (
 from millpond.actors.store.journal.change_codec import BadChange
 from millpond.actors.store.redis.commands import Command
 from millpond.actors.store.redis.connection import RedisConnection, RedisUrl
-from millpond.actors.store.redis.errors import RedisAway, RedisConfigError, RedisRefused, StoreLost
+from millpond.actors.store.redis.errors import (
+    RedisAway,
+    RedisConfigError,
+    RedisMoving,
+    RedisRefused,
+    StoreLost,
+)
 from millpond.actors.store.redis.layout import (
     APPLIED,
     CLAIM_SCRIPT,
@@ -101,11 +110,14 @@ FOREVER = 2.0**53
 
 class RedisSettings(msgspec.Struct, frozen=True):
     """Times in seconds: the ownership of the prefix lasts `lease_s` without a renewal; a server
-    that is away is asked again every `retry_s`; after `away_s` the node ends."""
+    that is away is asked again every `retry_s`; after `away_s` the node ends. Writes and reads of a
+    partition whose slot is being moved are tried again every `moving_retry_s`, up to `moving_s`."""
 
     lease_s: float = 15.0
     retry_s: float = 0.5
     away_s: float = 60.0
+    moving_s: float = 10.0
+    moving_retry_s: float = 0.1
 
 
 class Entry:
@@ -236,8 +248,9 @@ class Write(NamedTuple):
 
 
 class Read(NamedTuple):
-    """Something to be read, and what gets it, or a Fault."""
+    """Something to be read of a partition, and what gets it, or a Fault."""
 
+    name: bytes
     read: Callable[[RedisConnection], Any]
     done: Callable[[Any], None]
 
@@ -256,6 +269,17 @@ class Forgetting(NamedTuple):
 
 
 Item = Write | Read | Naming | Forgetting
+
+
+def _held_by(item: Item) -> bytes | None:
+    """The partition whose moved slot an item waits for."""
+    match item:
+        case Write(entry=entry):
+            return entry.name
+        case Read(name=name):
+            return name
+        case _:
+            return None
 
 
 class Outcome(NamedTuple):
@@ -305,6 +329,11 @@ class RedisStore:
         # Of the thread:
         self._unsent: deque[Item] = deque()
         """Items that wait for Redis, or for its answer, in order."""
+        self._moving: dict[bytes, float] = {}
+        """The partitions whose slot is being moved, with the time when that was found."""
+        self._held: deque[Item] = deque()
+        """Items of these partitions, in order."""
+        self._held_at = 0.0
         self._away = ""
         """The error for which Redis is held to be away; empty: it is there."""
         self._tried_at = self._renewed_at = 0.0
@@ -359,7 +388,7 @@ class RedisStore:
             )
         command = ("EVALSHA", self._next_epoch, 1, f"{self.url.prefix}:epoch")
         (epoch,) = self.connection.run([command])
-        if isinstance(epoch, RedisRefused):
+        if isinstance(epoch, RedisRefused | RedisMoving):
             raise RedisAway(str(epoch))
         self._epoch = str(epoch)
 
@@ -367,7 +396,7 @@ class RedisStore:
         lease_ms = str(round(self._settings.lease_s * 1000))
         key = f"{self.url.prefix}:owner"
         (reply,) = self.connection.run([("EVALSHA", self._renew, 1, key, self._owner, lease_ms)])
-        if isinstance(reply, RedisRefused):
+        if isinstance(reply, RedisRefused | RedisMoving):
             raise RedisAway(str(reply))
         self._renewed_at = self.environment.now()
         return bool(reply == 1)
@@ -384,7 +413,7 @@ class RedisStore:
                 self._adopt(name, path, reply)
 
     def _adopt(self, name: bytes, paths: PartitionKeys, reply: Any) -> None:
-        if isinstance(reply, RedisRefused):
+        if isinstance(reply, RedisRefused | RedisMoving):
             raise RedisAway(str(reply))
         if reply == FENCED:
             raise StoreLost("another process has taken the prefix")
@@ -443,12 +472,13 @@ class RedisStore:
         """Do what is not done yet; the thread has ended."""
         began = self.environment.now()
         for _ in range(CLOSE_TRIES):
-            if not self._unsent or self._is_over or self.environment.now() - began > CLOSE_S:
+            is_done = not (self._unsent or self._held)
+            if is_done or self._is_over or self.environment.now() - began > CLOSE_S:
                 break
-            if self._run([]).error:
+            if self._run([]).error or self._held:
                 time.sleep(self._settings.retry_s)
-        if self._unsent:
-            log.warning("store closed with writes that are not stored: items=%d", len(self._unsent))
+        if left := len(self._unsent) + len(self._held):
+            log.warning("store closed with writes that are not stored: items=%d", left)
 
     @property
     def server_stats(self) -> ServerStats:
@@ -518,14 +548,14 @@ class RedisStore:
         entry = self._entries.get(name)
         if entry is None:
             return Snapshot()
-        return self._read(lambda connection: load_queue(connection, entry.paths, entry.mode))
+        return self._read(name, lambda connection: load_queue(connection, entry.paths, entry.mode))
 
     def log_snapshot(self, name: bytes) -> LogSnapshot | Deferred[LogSnapshot | Fault]:
         entry = self._entries.get(name)
         if entry is None:
             return LogSnapshot()
         bounds, size = entry.bounds, entry.bytes
-        return self._read(lambda connection: load_log(connection, entry.paths, bounds, size))
+        return self._read(name, lambda connection: load_log(connection, entry.paths, bounds, size))
 
     def log_tail(self, name: bytes) -> int | None:
         """The tail of the log `name`; None: there is nothing of it, or more is on its way."""
@@ -553,34 +583,42 @@ class RedisStore:
                 return chunks
             return decrypted_chunks(cipher, name, chunks)
 
-        self._submit_read(read, answer)
+        self._submit_read(name, read, answer)
 
-    def _read(self, read: Callable[[RedisConnection], Any]) -> Deferred[Any]:
+    def _read(self, name: bytes, read: Callable[[RedisConnection], Any]) -> Deferred[Any]:
         answer: Deferred[Any] = Deferred()
-        self._submit_read(read, answer)
+        self._submit_read(name, read, answer)
         return answer
 
-    def _submit_read(self, read: Callable[[RedisConnection], Any], answer: Deferred[Any]) -> None:
+    def _submit_read(
+        self, name: bytes, read: Callable[[RedisConnection], Any], answer: Deferred[Any]
+    ) -> None:
         if self._is_stalled:
             answer.finish(Fault.UNREADABLE)
         else:
-            self._worker.submit(Read(read, answer.finish))
+            self._worker.submit(Read(name, read, answer.finish))
 
     # In the thread.
 
     def _idle_s(self) -> float | None:
+        if self._held:
+            return self._settings.moving_retry_s
         return self._settings.retry_s if self._away else self._settings.lease_s / 3
 
     def _run(self, items: list[Item]) -> Outcome:
         """Work on items in order, writes that follow one another in one go. After an error all that
         is not done waits until Redis is asked again."""
-        self._unsent += items
         answers: list[tuple[Item, Any]] = []
+        now = self.environment.now()
+        if self._moving:
+            answers += self._retried(now)
+        self._unsent += items
+        if self._held:
+            self._hold_others()
         if self._is_over:
             return Outcome(answers)
-        now = self.environment.now()
         if self._away and items and now - self._tried_at < self._settings.retry_s:
-            return Outcome(self._failed_reads(), self._away)
+            return Outcome(answers + self._failed_reads(), self._away)
         try:
             self._renew_if_due()
             self._away = ""
@@ -595,15 +633,49 @@ class RedisStore:
         return Outcome(answers)
 
     def _failed_reads(self) -> list[tuple[Item, Any]]:
-        reads = [each for each in self._unsent if isinstance(each, Read)]
+        reads = [each for each in (*self._held, *self._unsent) if isinstance(each, Read)]
         if reads:
             self._unsent = deque(each for each in self._unsent if not isinstance(each, Read))
+            self._held = deque(each for each in self._held if not isinstance(each, Read))
         return [(each, Fault.UNREADABLE) for each in reads]
+
+    def _retried(self, now: float) -> list[tuple[Item, Any]]:
+        """Try held items again, if it is time, before those that came later. Gives the answers of
+        those that have waited for too long: none of them is done."""
+        if self._held and now - self._held_at < self._settings.moving_retry_s:
+            return []
+        limit = now - self._settings.moving_s
+        awaited = {
+            _held_by(each)
+            for each in self._held
+            if isinstance(each, Read) or (isinstance(each, Write) and each.commit is not None)
+        }
+        late = {name for name, since in self._moving.items() if since < limit and name in awaited}
+        answers: list[tuple[Item, Any]] = []
+        if late:
+            error = RedisMoving(f"the slot of its keys is moved for {self._settings.moving_s:g} s")
+            answers = [(each, error) for each in self._held if _held_by(each) in late]
+            for name in late:
+                del self._moving[name]
+        self._unsent.extendleft(each for each in reversed(self._held) if _held_by(each) not in late)
+        self._held.clear()
+        return answers
+
+    def _hold_others(self) -> None:
+        """Items of partitions that have held ones wait behind these."""
+        names = {_held_by(each) for each in self._held}
+        self._held += [each for each in self._unsent if _held_by(each) in names]
+        self._unsent = deque(each for each in self._unsent if _held_by(each) not in names)
 
     def _require_same_servers(self) -> None:
         """Raises StoreLost, RedisAway."""
-        if self.connection.facts().runs != self.server.runs:
+        server = self.connection.facts()
+        # Another server of a cluster got slots from those that are still there.
+        if not self.server.runs <= server.runs:
             raise StoreLost("Redis was started anew, or another server took its place")
+        if server.durability < self.server.durability:
+            raise StoreLost(f"Redis promises less than at the start: {server.reason}")
+        self.server = server
         self._connects = self.connection.connects
 
     def _renew_if_due(self) -> None:
@@ -618,19 +690,51 @@ class RedisStore:
         unsent = self._unsent
         first = unsent[0]
         if isinstance(first, Read):
-            answers.append((first, self._read_one(first)))
+            found = self._read_one(first)
             unsent.popleft()
+            if isinstance(found, RedisMoving):
+                self._hold([first], found)
+            else:
+                self._moving.pop(first.name, None)
+                answers.append((first, found))
             return
         batch = self._batch()
         self._name([each.entry for each in batch if isinstance(each, Naming)])
         sent = [self._commands(item) for item in batch]
         commands = [command for some in sent for command in some]
         replies = iter(self.connection.run(commands)) if commands else iter(())
+        held: list[Item] = []
+        names: set[bytes] = set()
+        reason: RedisMoving | None = None
         for item, some in zip(batch, sent, strict=True):
             found = [next(replies) for _ in some]
             refusal = None if isinstance(item, Read | Forgetting) else item.entry.refusal
-            answers.append((item, found[-1] if found else refusal))
+            reply = found[-1] if found else refusal
             unsent.popleft()
+            if isinstance(item, Write):
+                name = item.entry.name
+                if isinstance(reply, RedisMoving):
+                    reason = reply
+                    names.add(name)
+                # One that follows a held one may be out of order, or find that the slot is there.
+                if name in names:
+                    held.append(item)
+                    continue
+                if self._moving:
+                    self._moving.pop(name, None)
+            answers.append((item, reply))
+        if reason is not None:
+            self._hold(held, reason)
+
+    def _hold(self, items: Sequence[Item], reason: RedisMoving) -> None:
+        """Keep items whose partition is being moved, and those behind them."""
+        self._held_at = self.environment.now()
+        self._held += items
+        for name in {_held_by(each) for each in items}:
+            if name is not None and name not in self._moving:
+                self._moving[name] = self._held_at
+                log.warning("partition waits: name=%r reason=%s", name, reason)
+        self._hold_others()
 
     def _batch(self) -> list[Item]:
         """The first items that are no reads, and may go in one pipeline after all names of theirs
@@ -664,8 +768,8 @@ class RedisStore:
         stored, epoch = self.connection.run(
             [("SADD", f"{prefix}:partitions", *names), ("GET", f"{prefix}:epoch")]
         )
-        if isinstance(epoch, RedisRefused):
-            raise RedisAway(str(epoch))
+        if isinstance(epoch, RedisRefused | RedisMoving) or isinstance(stored, RedisMoving):
+            raise RedisAway(f"{epoch} {stored}")
         if epoch is None or epoch.decode() != self._epoch:
             raise StoreLost(f"another process owns {self.url.shown}, or its keys were removed")
         for each in entries:
@@ -681,11 +785,13 @@ class RedisStore:
                 return ()
 
     def _read_one(self, item: Read) -> Any:
-        """Raises RedisAway, StoreLost."""
+        """What was read, a Fault, or a RedisMoving. Raises RedisAway, StoreLost."""
         damage: BadChange | None = None
         found: Any = Fault.DAMAGED
         try:
             found = item.read(self.connection)
+        except RedisMoving as error:
+            return error
         except BadChange as error:
             damage = error
         if self.connection.connects != self._connects:
@@ -703,7 +809,7 @@ class RedisStore:
                 case Write():
                     self._answered(item, reply)
                 case Read():
-                    item.done(reply)
+                    item.done(Fault.UNREADABLE if isinstance(reply, RedisMoving) else reply)
                 case Naming(entry=entry):
                     if reply is not None and self._entries.get(entry.name) is entry:
                         del self._entries[entry.name]  # the next write names it again
@@ -742,7 +848,7 @@ class RedisStore:
     def _not_applied(self, item: Write, reply: Any) -> None:
         """A write that is not there, as those that were built upon it will not be."""
         entry = item.entry
-        if isinstance(reply, RedisRefused):
+        if isinstance(reply, RedisRefused | RedisMoving):
             self.health.failures += 1
             log.error("write refused by Redis: name=%r error=%s", entry.name, reply)
         if item.lsn > entry.broken_until:

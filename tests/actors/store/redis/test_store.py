@@ -128,7 +128,7 @@ def any_url(request: pytest.FixtureRequest, url: str, tmp_path: Path) -> Iterato
         yield url
     else:
         with redis_cluster(tmp_path) as cluster:
-            yield cluster
+            yield cluster.url
 
 
 def put(number: int, size: int = 3) -> StoredMessage:
