@@ -785,7 +785,7 @@ class RedisStore:
                 return ()
 
     def _read_one(self, item: Read) -> Any:
-        """What was read, a Fault, or a RedisMoving. Raises RedisAway, StoreLost."""
+        """The answer of a read, a Fault, or a RedisMoving. Raises RedisAway, StoreLost."""
         damage: BadChange | None = None
         found: Any = Fault.DAMAGED
         try:
