@@ -8,7 +8,7 @@ import anyio.to_thread
 
 from millpond.testing import run_node
 from tests.browser.chromium import Tab
-from tests.suites.typescript_client import SECOND, bundled, check_first
+from tests.suites.typescript_client import SECOND, bundled, check_first, node_key
 
 
 async def test_a_page_uses_the_client(tab: Tab, tmp_path: Path) -> None:
@@ -18,7 +18,8 @@ async def test_a_page_uses_the_client(tab: Tab, tmp_path: Path) -> None:
         await tab.open(f"http://{node.listeners['ws']}/")
         await tab.until("document.readyState === 'complete'")
         await tab.run(program.read_text("utf-8"))
-        check_first(await tab.run(f"first({node.ws_url!r}, {{}})"))
+        key = node_key(tmp_path / "data")
+        check_first(await tab.run(f"first({node.ws_url!r}, {{}}, {key!r})"))
         await anyio.to_thread.run_sync(node.stop)
         await tab.run("window.told = second(); 0")
         await anyio.to_thread.run_sync(node.start)

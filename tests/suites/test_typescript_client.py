@@ -8,7 +8,15 @@ from pathlib import Path
 
 from millpond.testing import run_node
 from tests.suites.npm import installed
-from tests.suites.typescript_client import NAME, SECOND, SOURCES, bundled, check_first, run
+from tests.suites.typescript_client import (
+    NAME,
+    SECOND,
+    SOURCES,
+    bundled,
+    check_first,
+    node_key,
+    run,
+)
 
 LIMIT_S = 60.0
 
@@ -27,7 +35,9 @@ def test_a_program_in_node(tmp_path: Path) -> None:
     program = bundled("program.ts", tmp_path / "program.mjs", *options, banner)
     with run_node(folder=tmp_path / "data") as node:
         running = subprocess.Popen(
-            ["node", str(program), node.ws_url], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            ["node", str(program), node.ws_url, node_key(tmp_path / "data")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         try:
             assert running.stdin is not None

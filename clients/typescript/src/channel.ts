@@ -7,7 +7,11 @@
  */
 
 import { ClientClosed, ConnectionLost, HandshakeRefused, RequestError, TimeoutError } from "./errors.ts";
+import { Proof } from "./identity.ts";
+import { type Job, Jobs, readJob } from "./jobs.ts";
+import { decode, encode, type Value } from "./msgpack.ts";
 import * as p from "./packets.ts";
+import { Streams } from "./streams.ts";
 
 const SUBPROTOCOL = "p2pbuf.v1.hello";
 const OPEN = 1;
@@ -19,6 +23,10 @@ const BACKOFF_MS = { base: 100, max: 30_000 };
 const DRAIN_MS = 5_000;
 const SETTLED_MAX = 4096;
 const U32_MAX = 2 ** 32 - 1;
+const TLS_REQUIRED = 0xf8;
+const CALLS_MAX = 64;
+const MORE = 0x80;
+const LOOPBACK = /^(localhost|127\.\d+\.\d+\.\d+|\[::1\])$/;
 
 /** The connection changed. */
 export type Event =
@@ -33,6 +41,12 @@ export interface ConnectOptions {
   /** How many messages may be pushed and not yet acknowledged; 32, a worker's 1. */
   window?: number;
   token?: string;
+  /** The key pair that the client proves to have (Ed25519 of WebCrypto: `newIdentity`). */
+  identity?: CryptoKeyPair;
+  /** The public key that the node has to prove to have. Needs `identity`. */
+  peer?: Uint8Array;
+  /** Tokens and proofs also to another machine without TLS, where others can read and change all. */
+  allowPlain?: boolean;
   /** Reconnect after a loss (default), with growing random delays. */
   reconnect?: boolean;
   /** Puts without an answer; further ones wait. */
@@ -63,6 +77,14 @@ interface Waiting<T> {
   reject: (error: Error) => void;
 }
 
+/** A request about jobs or streams. `parts`: of an answer that has not come whole. */
+interface Call extends Waiting<{ readonly [name: string]: Value | undefined }> {
+  type: number;
+  isRepeatable: boolean;
+  isSent: boolean;
+  parts: Uint8Array[];
+}
+
 interface Receiver {
   resolve: (message: Message) => void;
   reject: (error: Error) => void;
@@ -74,7 +96,13 @@ export function connect(
   channel: string | Uint8Array,
   options: ConnectOptions = {},
 ): Promise<Channel> {
-  return new Channel(typeof urls === "string" ? urls.split(",") : urls, channel, options).opened();
+  const given = typeof urls === "string" ? urls.split(",") : urls;
+  const isSecret = options.token !== undefined || options.identity !== undefined;
+  if (isSecret && !options.allowPlain && given.some(crossesPlainly)) {
+    return Promise.reject(new HandshakeRefused(TLS_REQUIRED));
+  }
+  if (options.peer && !options.identity) throw new TypeError("`peer` needs an `identity`");
+  return new Channel(given, channel, options).opened();
 }
 
 /** A pushed message. Acknowledge it, or give it back. */
@@ -94,6 +122,16 @@ export class Message {
     return new TextDecoder().decode(this.data);
   }
 
+  /** The task and the payload, of a message that is a job. */
+  get job(): Job {
+    return readJob(this.data);
+  }
+
+  /** End a job with a result, which is kept for as long as the job says, or `keepS` seconds. */
+  finish(value: Value = null, keepS?: number): Promise<void> {
+    return this.channel.finish(this.id, value, keepS ?? (this.job.keepS || undefined));
+  }
+
   /** The node forgets the message. Also sent on a later connection. */
   ack(): void {
     this.channel.ack(this.id);
@@ -111,6 +149,13 @@ export class Channel implements AsyncIterable<Message> {
   private readonly puts = new Map<number, Waiting<Receipt>>();
   private readonly gets = new Map<bigint, Waiting<Uint8Array>[]>();
   private lists: Waiting<bigint[]>[] = [];
+  private readonly calls = new Map<number, Call>();
+  private callRoom: (() => void)[] = [];
+  private lastCall = 0;
+  /** The jobs of this channel, which is a queue. */
+  readonly jobs = new Jobs(this);
+  /** The streams of the node. */
+  readonly streams = new Streams(this);
   private inbox: Message[] = [];
   private receivers: Receiver[] = [];
   private readonly settled = new Set<bigint>();
@@ -189,6 +234,34 @@ export class Channel implements AsyncIterable<Message> {
     return this.request((waiting) => this.lists.push(waiting), p.list(limit, from, to));
   }
 
+  /** A request about jobs or streams; use `jobs` and `streams`. */
+  async call(
+    type: number,
+    operation: number,
+    body: { readonly [name: string]: Value | undefined },
+    isRepeatable: boolean,
+  ): Promise<{ readonly [name: string]: Value | undefined }> {
+    this.check();
+    while (this.calls.size >= CALLS_MAX) {
+      await new Promise<void>((resolve) => this.callRoom.push(resolve));
+      this.check();
+    }
+    const number = (this.lastCall = (this.lastCall + 1) % 2 ** 32);
+    const packet = p.request(type, number, operation, encode(body));
+    if (packet.length > (this.session?.ready?.packetMax ?? Infinity)) throw new RequestError(0x24);
+    return new Promise((resolve, reject) => {
+      const call = { packet, resolve, reject, type, isRepeatable, isSent: false, parts: [] };
+      this.calls.set(number, call);
+      if (this.session?.ready) this.sendCall(this.session, number, call);
+    });
+  }
+
+  /** End a job with a result; it is settled here as by an ack. */
+  async finish(id: bigint, value: Value, keepS?: number): Promise<void> {
+    await this.jobs.finish(id, value, keepS);
+    this.settle(id);
+  }
+
   /** Let the node forget a message, pushed or not. */
   ack(id: bigint): void {
     this.check();
@@ -255,6 +328,7 @@ export class Channel implements AsyncIterable<Message> {
     for (const { packet } of this.puts.values()) session.send(packet);
     for (const waiting of this.gets.values()) for (const { packet } of waiting) session.send(packet);
     for (const { packet } of this.lists) session.send(packet);
+    for (const [number, call] of [...this.calls]) this.sendCall(session, number, call);
     this.tell({ kind: "connected", connection: this.connections });
     this.first?.resolve();
   }
@@ -274,6 +348,8 @@ export class Channel implements AsyncIterable<Message> {
       const count = Math.floor((packet.length - 1) / 8);
       const ids = Array.from({ length: count }, (_, at) => bytes.getBigUint64(1 + 8 * at));
       this.lists.shift()?.resolve(ids);
+    } else if ((type === p.JOBS_REPLY || type === p.STREAM_REPLY) && packet.length >= 6) {
+      this.replied(bytes.getUint32(1), packet[5]!, packet.subarray(6));
     } else if (type === p.PING) {
       session.send(p.pong(packet));
     } else if (type === p.NACK && packet.length >= 3) {
@@ -286,6 +362,10 @@ export class Channel implements AsyncIterable<Message> {
     this.session = undefined;
     this.inbox = [];
     if (this.error) return;
+    for (const [number, call] of [...this.calls]) {
+      call.parts = [];
+      if (call.isSent && !call.isRepeatable) this.takeCall(number)?.reject(new RequestError(0xfe));
+    }
     this.tell({ kind: "disconnected", reason: failure.message });
     const wasLive = session.ready !== undefined;
     if (!wasLive) this.misses++;
@@ -310,11 +390,11 @@ export class Channel implements AsyncIterable<Message> {
   }
 
   private dial(): void {
-    const { role = "both", mode, window, token } = this.options;
+    const { role = "both", mode, window } = this.options;
     const hello = { channel: this.name, role, ...(window !== undefined && { window }), ...(mode && { mode }) };
     const kind = this.options.WebSocket ?? globalThis.WebSocket;
     if (!kind) throw new TypeError("there is no WebSocket here: give one in the options");
-    this.session = new Session(kind, address(this.urls[this.url]!, this.name), hello, token, this);
+    this.session = new Session(kind, address(this.urls[this.url]!, this.name), hello, this.options, this);
   }
 
   private request<T>(add: (waiting: Waiting<T>) => void, packet: Uint8Array): Promise<T> {
@@ -352,12 +432,14 @@ export class Channel implements AsyncIterable<Message> {
   private refused(packet: Uint8Array): void {
     const [, type, code] = packet as unknown as [number, number, number];
     const bytes = p.view(packet);
-    const size = type === p.PUT ? 4 : type === p.GET ? 8 : 0;
+    const isCall = type === p.JOBS || type === p.STREAM;
+    const size = type === p.PUT || isCall ? 4 : type === p.GET ? 8 : 0;
     const rest = packet.length - 3 - size;
     const error = new RequestError(code, rest === 4 ? bytes.getUint32(3 + size) : undefined);
     if (type === p.PUT && packet.length >= 7) this.takePut(bytes.getUint32(3))?.reject(error);
     if (type === p.GET && packet.length >= 11) this.takeGet(bytes.getBigUint64(3))?.reject(error);
     if (type === p.LIST) this.lists.shift()?.reject(error);
+    if (isCall && packet.length >= 7) this.takeCall(bytes.getUint32(3))?.reject(error);
   }
 
   private takePut(key: number): Waiting<Receipt> | undefined {
@@ -371,6 +453,30 @@ export class Channel implements AsyncIterable<Message> {
     const [found, ...rest] = this.gets.get(id) ?? [];
     if (rest.length) this.gets.set(id, rest);
     else this.gets.delete(id);
+    return found;
+  }
+
+  private sendCall(session: Session, number: number, call: Call): void {
+    if (session.ready?.extensions.has(call.type)) call.isSent = session.send(call.packet) || call.isSent;
+    else this.takeCall(number)?.reject(new RequestError(0xf2));
+  }
+
+  private replied(number: number, operation: number, body: Uint8Array): void {
+    const call = this.calls.get(number);
+    call?.parts.push(body.slice());
+    if (!call || operation & MORE) return;
+    this.takeCall(number);
+    try {
+      call.resolve(decode(p.concat(...call.parts)) as { readonly [name: string]: Value });
+    } catch (error) {
+      call.reject(error as Error);
+    }
+  }
+
+  private takeCall(number: number): Call | undefined {
+    const found = this.calls.get(number);
+    this.calls.delete(number);
+    this.callRoom.shift()?.();
     return found;
   }
 
@@ -388,12 +494,14 @@ export class Channel implements AsyncIterable<Message> {
 
   private fail(error: Error): void {
     this.error = error;
-    const waiting = [...this.puts.values(), ...[...this.gets.values()].flat(), ...this.lists];
+    const gets = [...this.gets.values()].flat();
+    const waiting = [...this.puts.values(), ...gets, ...this.lists, ...this.calls.values()];
+    this.calls.clear();
     this.puts.clear();
     this.gets.clear();
     this.lists = [];
     for (const each of [...waiting, ...this.receivers.splice(0)]) each.reject(error);
-    for (const wake of this.room.splice(0)) wake();
+    for (const wake of [...this.room.splice(0), ...this.callRoom.splice(0)]) wake();
     this.first?.reject(error);
   }
 
@@ -411,17 +519,21 @@ class Session {
   private heardAt = Date.now();
   private pings = 0;
   private timer: ReturnType<typeof setTimeout>;
+  private proof: Proof | undefined;
+  private isProving = false;
+  private isProved = false;
 
   constructor(
     kind: new (url: string, protocols: string[]) => WebSocket,
     url: string,
     private readonly hello: p.Hello,
-    token: string | undefined,
+    private readonly options: ConnectOptions,
     private readonly channel: Channel,
   ) {
+    const { token } = options;
     this.socket = new kind(url, token === undefined ? [SUBPROTOCOL] : [SUBPROTOCOL, bearer(token)]);
     this.socket.binaryType = "arraybuffer";
-    this.socket.onopen = () => this.socket.send(p.hello(hello) as Uint8Array<ArrayBuffer>);
+    this.socket.onopen = () => void this.greet();
     this.socket.onmessage = ({ data }) => {
       if (data instanceof ArrayBuffer && data.byteLength) this.received(new Uint8Array(data));
     };
@@ -447,6 +559,34 @@ class Session {
     this.end(new ClientClosed("the client is closed"));
   }
 
+  private async greet(): Promise<void> {
+    const { identity, peer } = this.options;
+    try {
+      if (identity) this.proof = await Proof.begin(identity, peer, this.hello);
+      this.write(this.proof?.hello ?? p.hello(this.hello));
+    } catch (error) {
+      this.end(error as Error);
+    }
+  }
+
+  /** The node has proved its key, or has not: then nothing more is said. */
+  private async prove(challenge: Uint8Array): Promise<void> {
+    this.isProving = true;
+    try {
+      if (!this.proof) throw new HandshakeRefused("PEER_MISMATCH");
+      const auth = await this.proof.answer(challenge);
+      this.isProved = true;
+      this.write(auth);
+    } catch (error) {
+      this.write(p.ABORT);
+      this.end(error as Error);
+    }
+  }
+
+  private write(packet: Uint8Array): void {
+    if (this.socket.readyState === OPEN) this.socket.send(packet as Uint8Array<ArrayBuffer>);
+  }
+
   private received(packet: Uint8Array): void {
     this.heardAt = Date.now();
     this.pings = 0;
@@ -455,6 +595,10 @@ class Session {
       this.end(new ConnectionLost(code ? "the node aborted the connection" : "the node said goodbye"));
     } else if (type === p.NACK && of === p.HELLO && !this.ready) {
       this.failure ??= new HandshakeRefused(code ?? 0);
+    } else if (type === p.CHALLENGE && !this.ready && !this.isProving) {
+      void this.prove(packet);
+    } else if (type === p.READY && !this.ready && this.proof && !this.isProved) {
+      this.end(new HandshakeRefused("PEER_MISMATCH"));
     } else if (type === p.READY && !this.ready) {
       this.begin(packet);
     } else if (this.ready) {
@@ -500,6 +644,12 @@ class Session {
     if (this.socket.readyState <= OPEN) this.socket.close();
     this.channel.lost(this, this.failure ?? failure);
   }
+}
+
+/** True for an address of another machine without TLS. */
+function crossesPlainly(url: string): boolean {
+  const { protocol, hostname } = new URL(url.trim());
+  return protocol !== "wss:" && !LOOPBACK.test(hostname);
 }
 
 function address(url: string, channel: Uint8Array): string {

@@ -16,6 +16,15 @@ export const CODES = {
   0x2a: "CHANNEL_EXISTS",
   0x2b: "UNKNOWN_CHANNEL",
   0x2c: "NO_LISTENER",
+  0x40: "STREAM_EXISTS",
+  0x41: "UNKNOWN_STREAM",
+  0x42: "NON_MONOTONIC_ID",
+  0x43: "TRIMMED",
+  0x44: "SEQUENCE_MISMATCH",
+  0x45: "FENCED",
+  0x46: "PART_OF_TOPIC",
+  0x47: "GROUPS_FULL",
+  0x4a: "CLOSED",
   0xa0: "SLOW_DOWN",
   0xe0: "IDS_EXHAUSTED",
   0xe1: "STORAGE_FAILED",
@@ -65,14 +74,17 @@ export class ConnectionLost extends MillpondError {
   override name = "ConnectionLost";
 }
 
-/** The node refused the handshake, or the channel is in another mode than requested. */
+/**
+ * The node refused the handshake, the channel is in another mode than requested (MODE_MISMATCH), or
+ * the node has not the key that is expected, or none (PEER_MISMATCH).
+ */
 export class HandshakeRefused extends ConnectionLost {
   override name = "HandshakeRefused";
-  readonly code: HelloCode | "MODE_MISMATCH";
+  readonly code: HelloCode | "MODE_MISMATCH" | "PEER_MISMATCH";
 
-  constructor(byte: number | "MODE_MISMATCH") {
+  constructor(byte: number | "MODE_MISMATCH" | "PEER_MISMATCH") {
     const known = byte as keyof typeof HELLO_CODES;
-    const code = byte === "MODE_MISMATCH" ? byte : (HELLO_CODES[known] ?? "UNKNOWN");
+    const code = typeof byte === "string" ? byte : (HELLO_CODES[known] ?? "UNKNOWN");
     super(`the node refused the handshake: ${code}`);
     this.code = code;
   }

@@ -12,5 +12,9 @@ export {
   RequestError,
   TimeoutError,
 } from "./errors.ts";
+export { identityOf, newIdentity, publicKeyOf } from "./identity.ts";
+export type { Job, JobOptions, JobResult, Jobs, PutJob } from "./jobs.ts";
+export type { Value } from "./msgpack.ts";
+export type { Appended, ReadRecords, StreamRecord, Streams, StreamSettings } from "./streams.ts";
 export type { Code, HelloCode } from "./errors.ts";
 export type { Durability, Mode, Role } from "./packets.ts";

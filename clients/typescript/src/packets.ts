@@ -11,10 +11,16 @@ export const PUT_ACK = 0x07;
 export const LIST = 0x08;
 export const LIST_ACK = 0x09;
 export const HELLO = 0x80;
+export const CHALLENGE = 0x81;
+export const AUTH = 0x82;
 export const READY = 0x83;
 export const TOUCH = 0x86;
 export const TOUCH_ACK = 0x87;
 export const MSGX = 0x88;
+export const STREAM = 0x92;
+export const STREAM_REPLY = 0x93;
+export const JOBS = 0x96;
+export const JOBS_REPLY = 0x97;
 export const NACK = 0xff;
 
 export const MODES = ["pair", "fanout", "queue"] as const;
@@ -24,7 +30,17 @@ export type Role = keyof typeof ROLES;
 export const DURABILITIES = ["memory", "os", "disk", "replicated"] as const;
 export type Durability = (typeof DURABILITIES)[number];
 
-const TAG = { channel: 1, role: 4, extensions: 5, window: 7, packetMax: 8, mode: 0x0e } as const;
+const TAG = {
+  channel: 1,
+  publicKey: 2,
+  nonce: 3,
+  role: 4,
+  extensions: 5,
+  window: 7,
+  packetMax: 8,
+  signature: 0x0a,
+  mode: 0x0e,
+} as const;
 const DURABILITY = 0x81;
 const VERSION = 1;
 
@@ -54,21 +70,29 @@ class Writer {
   }
 
   done(): Uint8Array {
-    const all = new Uint8Array(this.parts.reduce((sum, part) => sum + part.length, 0));
-    let at = 0;
-    for (const part of this.parts) {
-      all.set(part, at);
-      at += part.length;
-    }
-    return all;
+    return concat(...this.parts);
   }
 }
+
+export function concat(...parts: readonly Uint8Array[]): Uint8Array {
+  const all = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
+  let at = 0;
+  for (const part of parts) {
+    all.set(part, at);
+    at += part.length;
+  }
+  return all;
+}
+
+export const u32 = (value: number): Uint8Array => new Writer().u(4, value).done();
 
 export interface Hello {
   channel: Uint8Array;
   role: Role;
   window?: number;
   mode?: Mode;
+  publicKey?: Uint8Array;
+  nonce?: Uint8Array;
 }
 
 export function hello(wanted: Hello): Uint8Array {
@@ -82,11 +106,43 @@ export function hello(wanted: Hello): Uint8Array {
     packet.u(1, number).u(2, value.length).bytes(value);
   tag(TAG.channel, wanted.channel);
   tag(TAG.role, Uint8Array.of(ROLES[wanted.role]));
-  tag(TAG.extensions, Uint8Array.of(TOUCH, TOUCH_ACK, MSGX));
+  if (wanted.publicKey) tag(TAG.publicKey, wanted.publicKey);
+  if (wanted.nonce) tag(TAG.nonce, wanted.nonce);
+  const replies = [STREAM, STREAM_REPLY, JOBS, JOBS_REPLY];
+  tag(TAG.extensions, Uint8Array.of(TOUCH, TOUCH_ACK, MSGX, ...replies));
   if (wanted.window !== undefined) tag(TAG.window, new Writer().u(2, wanted.window).done());
   if (wanted.mode !== undefined) tag(TAG.mode, Uint8Array.of(MODES.indexOf(wanted.mode)));
   return packet.done();
 }
+
+/** The fields of a CHALLENGE, and its bytes without the signature, which both ends sign. */
+export interface Challenge {
+  publicKey: Uint8Array | undefined;
+  signature: Uint8Array | undefined;
+  unsigned: Uint8Array;
+}
+
+export function readChallenge(packet: Uint8Array): Challenge {
+  let [publicKey, signature, unsigned]: (Uint8Array | undefined)[] = [];
+  for (let at = 2; at + 3 <= packet.length; ) {
+    const end = at + 3 + view(packet).getUint16(at + 1);
+    if (packet[at] === TAG.publicKey) publicKey = packet.slice(at + 3, end);
+    if (packet[at] === TAG.signature) {
+      signature = packet.slice(at + 3, end);
+      unsigned = concat(packet.subarray(0, at), packet.subarray(end));
+    }
+    at = end;
+  }
+  return { publicKey, signature, unsigned: unsigned ?? packet };
+}
+
+export const auth = (signature: Uint8Array): Uint8Array => concat(Uint8Array.of(AUTH), signature);
+
+export const ABORT = Uint8Array.of(NACK, NACK, NACK);
+
+/** A request about jobs or streams: its number, the operation, and a MessagePack map. */
+export const request = (type: number, number: number, operation: number, body: Uint8Array): Uint8Array =>
+  new Writer().u(1, type).u(4, number).u(1, operation).bytes(body).done();
 
 export interface Ready {
   mode: Mode | undefined;

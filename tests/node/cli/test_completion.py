@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -127,3 +129,62 @@ def test_bash_completes(node: Serving, tmp_path: Path) -> None:
         [bash, "--norc", "-c", script], env=here, capture_output=True, text=True, timeout=60
     )
     assert done.stdout.split() == ["orders/1", "orders/2"], done.stderr
+
+
+def test_fish_completes(node: Serving, tmp_path: Path) -> None:
+    fish = shutil.which("fish")
+    if fish is None:
+        pytest.skip("no fish here")
+    code = tmp_path / "code"
+    code.write_bytes(command("completion", "fish").stdout)
+    path = f"{PROGRAM.parent}{os.pathsep}{os.environ['PATH']}"
+    here = environment(MILLPOND_CONNECT=node.urls["tcp"], PATH=path, HOME=str(tmp_path))
+    script = f'source {code}; complete -C "millpond get orders/"; complete -C "millpond str"'
+    done = subprocess.run(
+        [fish, "--no-config", "-c", script], env=here, capture_output=True, text=True, timeout=60
+    )
+    first, second, third = done.stdout.splitlines()
+    assert (first, second) == ("orders/1", "orders/2"), done.stderr
+    assert third.startswith("stream\t")
+
+
+def test_zsh_completes(node: Serving, tmp_path: Path) -> None:
+    """In a terminal, as zsh completes nowhere else."""
+    zsh = shutil.which("zsh")
+    if zsh is None:
+        pytest.skip("no zsh here")
+    (tmp_path / ".zshrc").write_text(
+        "autoload -U compinit; compinit -u -D\n"
+        f"source {tmp_path}/code\nbindkey '^I' complete-word\nPS1='ready>'\n"
+    )
+    (tmp_path / "code").write_bytes(command("completion", "zsh").stdout)
+    path = f"{PROGRAM.parent}{os.pathsep}{os.environ['PATH']}"
+    here = environment(MILLPOND_CONNECT=node.urls["tcp"], PATH=path, TERM="vt100")
+    here |= {"ZDOTDIR": str(tmp_path), "HOME": str(tmp_path)}
+    ours, theirs = os.openpty()
+    try:
+        with subprocess.Popen(
+            [zsh, "-i"],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=here,
+            start_new_session=True,
+        ) as shell:
+            try:
+                _read_until(ours, b"ready>")
+                os.write(ours, b"millpond get orders/\t\t")
+                _read_until(ours, b"orders/2")
+            finally:
+                shell.kill()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def _read_until(terminal: int, text: bytes) -> None:
+    end, seen = time.monotonic() + 60, b""
+    while text not in seen:
+        left = end - time.monotonic()
+        assert left > 0 and select.select([terminal], [], [], left)[0], seen
+        seen += os.read(terminal, 4096)

@@ -5,7 +5,7 @@ import WebSocket from "ws";
 import { first, second } from "./exercise.ts";
 
 const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
-console.log(JSON.stringify(await first(process.argv[2]!, { WebSocket: WebSocket as never })));
+console.log(JSON.stringify(await first(process.argv[2]!, { WebSocket: WebSocket as never }, process.argv[3]!)));
 await lines.next();
 console.log(JSON.stringify(await second()));
 process.exit(0);
