@@ -229,8 +229,8 @@ class Chat:
 
     async def _typing(self, body: bytes) -> bytes:
         request = read_body(body, b.ChatTypingRequest)
-        if self._tells_typing and self._group_of(request.peer) is None:
-            await self._task_of(request.peer).send_typing()
+        if self._tells_typing:
+            await (self._group_of(request.peer) or self._task_of(request.peer)).send_typing()
         return write_body(Nothing())
 
     async def _find(self, body: bytes) -> bytes:

@@ -53,7 +53,7 @@ class GroupSummary(msgspec.Struct):
     """The group of a conversation. `status` of this node: joined, invited, left or removed;
     `members`: those that take part; `invited` those that have not answered; `forks`: no admin has
     settled them. `names`: those of all members there ever were, by peer id; only in the answer for
-    one conversation."""
+    one conversation. `typing`: the names of those that write now."""
 
     status: str
     members: int
@@ -62,6 +62,7 @@ class GroupSummary(msgspec.Struct):
     admin: bool
     invited_by: str = ""
     names: dict[str, str] = {}
+    typing: list[str] = []
 
 
 class ChatInfo(msgspec.Struct):
@@ -69,9 +70,10 @@ class ChatInfo(msgspec.Struct):
 
     It is stored in the stream `stream`, whose next sequence is `tail`: 0 for an empty conversation.
     `read` is the sequence of the first unread record, followed by `unread` messages of the peer.
-    `waiting` messages of this node are not sealed yet. `typing`: the peer writes now. `here`,
-    `seen_at` and `key_changed` as in PEERS. `accepted` is False as long as nothing that the peer
-    has signed for this node has come. `group`: it is that of a group, whose `trust` is `group`.
+    `waiting` messages of this node are not sealed yet. `typing`: the peer writes now, or a member.
+    `here`, `seen_at` and `key_changed` as in PEERS. `accepted` is False as long as nothing that the
+    peer has signed for this node has come. `group`: it is that of a group, whose `trust` is
+    `group`.
     """
 
     name: str

@@ -54,6 +54,8 @@ async def test_a_group_is_made_joined_talked_in_and_left(
     await tab.until("document.getElementById('timeline').innerText.includes('bob joined')")
     await tab.click("#draft")
     await tab.type("hello pond")
+    await other.until("document.getElementById('talk-presence').innerText === 'alice: typing…'")
+    assert not await tab.run("document.getElementById('attach').hidden")
     await tab.press("Enter")
     await other.until(f"{LAST}?.querySelector('.author')?.innerText === 'alice'")
     assert await other.run(f"{LAST}.querySelector('.text').innerText") == "hello pond"

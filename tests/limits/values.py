@@ -395,6 +395,7 @@ PEERS: dict[str, Numbers] = {
         sender.TYPING_EVERY_S,
         sender.TYPING_TTL_S,
         receiver.TYPING_S,
+        group_task.TYPING_MEMBERS_MAX,
     ),
     "messages of a chat that a terminal knows": (shown_messages.MESSAGES_MAX,),
     "members of a group": (signed.MEMBERS_MAX,),

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from hashlib import sha256
+from math import inf
 
 import anyio
 import anyio.lowlevel
@@ -62,11 +63,14 @@ from millpond.node.chat.payloads import (
     GroupPayload,
     Receipt,
     Text,
+    Typing,
     UnknownPayload,
     decode_payload,
     encode_payload,
 )
+from millpond.node.chat.receiver import TYPING_S
 from millpond.node.chat.records import PREFIX, Record, State, conversation_stream
+from millpond.node.chat.sender import TYPING_EVERY_S, TYPING_TTL_S
 from millpond.node.outbox.context import Wakeup
 from millpond.node.outbox.outbox import Outbox
 from millpond.node.peers.envelope import UUID_BYTES
@@ -96,6 +100,8 @@ DAY_S = 86_400.0
 PAYLOAD_BYTES_MAX = BYTES_MAX
 """The most bytes of records in one sealed message: those of a whole group fit, as an invitation has
 to."""
+TYPING_MEMBERS_MAX = 32
+"""In larger groups nobody is told that somebody writes."""
 RECORDS_AT_ONCE = 32
 """The most records that are verified in one turn of the event loop: some 5 ms."""
 HOPS_UNKNOWN = 8
@@ -152,6 +158,8 @@ class GroupTask:
         self._announced = Wakeup()
         self._has_held = Wakeup()
         self._told_of_files: list[tuple[bytes, FileStatus]] = []
+        self._typing_at: dict[bytes, float] = {}
+        self._typing_sent_at = -inf
         self._asked_at: dict[bytes, float] = {}
         self._answered_at: dict[bytes, float] = {}
         self._told_at: dict[bytes, float] = {}
@@ -256,6 +264,7 @@ class GroupTask:
                 await self._history.append(conversation, [record])
                 own = conversation.own_message(uuid)
         assert own is not None
+        self._typing_sent_at = -inf
         self._message_added()
         if file is not None or action is Action.DELETE:
             self.files.outgoing()
@@ -314,6 +323,35 @@ class GroupTask:
             () if conversation is None else conversation.heads,
             body,
         )
+
+    async def send_typing(self) -> None:
+        """Tell members that somebody writes: those that are contacts and connected, of a group that
+        is not too large, unless they were told a moment ago."""
+        now, context = self._history.now(), self._outbox.context
+        if not self.is_joined or 0.0 <= now - self._typing_sent_at < TYPING_EVERY_S:
+            return
+        self._typing_sent_at = now
+        active = self.membership.active
+        if len(active) > TYPING_MEMBERS_MAX:
+            return
+        message = self._message(encode_payload(Typing()), context.entropy(UUID_BYTES))
+        plaintext = encode_payload(self._payload(messages=(sign(message, context.identity),)))
+        for member in active:
+            is_online = self._outbox.presence.last_seen(member).is_online
+            if member == self._own or not is_online or not context.book.is_contact(member):
+                continue
+            try:
+                await self._outbox.send(member, self._channel, plaintext, TYPING_TTL_S)
+            except RequestError as error:
+                log.debug("typing not told: to=%s: %s", peer_id(member), error)
+
+    @property
+    def typing(self) -> list[str]:
+        """The names of the members that write at this moment."""
+        now = self._history.now()
+        return [
+            self.name_of(key) for key, at in self._typing_at.items() if 0.0 <= now - at < TYPING_S
+        ]
 
     async def mark_read(self, sequence: int) -> int:
         """Mark everything up to this record as read; returns the number of unread messages."""
@@ -409,7 +447,7 @@ class GroupTask:
             if self.is_joined:
                 for signed in payload.messages:
                     by = None if is_member else peer
-                    await self._receive_message(conversation, signed, payload, by)
+                    await self._receive_message(conversation, peer, signed, payload, by)
                 await self._release(conversation)
         waiting, self._told_of_files = self._told_of_files, []
         for member, status in waiting:
@@ -522,6 +560,7 @@ class GroupTask:
     async def _receive_message(
         self,
         conversation: GroupConversation,
+        peer: bytes,
         signed: bytes,
         payload: GroupPayload,
         by_alone: bytes | None,
@@ -557,7 +596,12 @@ class GroupTask:
         elif isinstance(body, FileStatus):
             if self.membership.status(message.by) is MemberStatus.JOINED:
                 self._told_of_files.append((message.by, body))
+        elif isinstance(body, Typing):  # by nobody else: it has no time, and could be an old one
+            is_joined = self.membership.status(message.by) is MemberStatus.JOINED
+            if message.by == peer and is_joined and not self._is_blocked(peer):
+                self._typing_at[peer] = self._history.now()
         elif isinstance(body, Text):
+            self._typing_at.pop(message.by, None)
             targets = self._targets(payload)
             received = Received(message, body, message_hash(message), signed, targets)
             if conversation.is_known(received.name) and targets:

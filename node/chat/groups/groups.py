@@ -255,6 +255,7 @@ class Groups:
             trust="group",
             here=False,
             seen_at=None,
+            typing=bool(task.typing),
             tail=0,
             read=0,
             unread=0,
@@ -287,6 +288,7 @@ class Groups:
             admin=membership.is_admin(own),
             invited_by=task.name_of(invited_by) if invited_by else "",
             names=self._names(task) if is_single else {},
+            typing=task.typing,
         )
 
     @staticmethod

@@ -573,7 +573,9 @@ class Dialogue:
             now = chats.get(self._chat.id)
             self._view.is_accepted = now is None or now.accepted
             if now is not None:
-                sign = " is typing" if now.typing else ""
+                writers = "" if now.group is None else f": {', '.join(now.group.typing)}"
+                verb = "are" if now.group is not None and len(now.group.typing) > 1 else "is"
+                sign = f"{clean(writers)} {verb} typing" if now.typing else ""
                 await self._screen.prompt(f"{now.name}{sign}> ")
             if now is not None and now.here != self._chat.here:
                 self._chat = now

@@ -113,12 +113,14 @@ class Page {
     while (!gone.aborted) {
       await new Promise((resolve) => setTimeout(resolve, TYPING_LOOK_MS));
       const chat = this.chat(this.open);
-      if (gone.aborted || !chat?.here || document.visibilityState !== "visible") continue;
+      if (gone.aborted || !(chat?.here || chat?.group) || document.visibilityState !== "visible") continue;
       await this.attempt(async () => {
-        const { typing } = await this.home.chat(chat.id);
+        const { typing, group } = await this.home.chat(chat.id);
         const now = this.chat(chat.id);
-        if (gone.aborted || !now || typing === now.typing) return;
+        if (gone.aborted || !now) return;
+        if (typing === now.typing && String(group?.typing) === String(now.group?.typing)) return;
         now.typing = typing;
+        if (now.group) now.group.typing = group.typing;
         if (this.open === now.id) this.frame.showChat(now);
       });
     }
@@ -140,7 +142,7 @@ class Page {
   /** The draft has changed: tell the peer, but not with each letter. */
   typing() {
     const chat = this.chat(this.open);
-    if (!chat?.here || Date.now() < this.typingToldAt + TYPING_EVERY_MS) return;
+    if (!(chat?.here || chat?.group) || Date.now() < this.typingToldAt + TYPING_EVERY_MS) return;
     this.typingToldAt = Date.now();
     this.attempt(() => this.home.typing(chat.id));
   }

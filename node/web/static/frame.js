@@ -288,13 +288,13 @@ export class Frame {
     if (!chat) return;
     byId("talk-name").textContent = chat.name;
     const standing = chat.group ? membersOf(chat.group) : presence(chat.here, chat.seen_at);
-    byId("talk-presence").textContent = chat.typing ? "Typing…" : standing;
+    const writers = chat.group ? `${(chat.group.typing || []).join(", ")}: typing…` : "Typing…";
+    byId("talk-presence").textContent = chat.typing ? writers : standing;
     byId("talk-trust").textContent = trustWord(chat);
     byId("talk-trust").classList.toggle("is-changed", Boolean(chat.key_changed));
     byId("talk-presence").classList.toggle("is-here", Boolean(chat.here));
     byId("talk-avatar").replaceChildren(avatar(chat.name, chat.id, chat.here));
     byId("composer").inert = !isContact(chat) || (chat.group && chat.group.status !== "joined");
-    byId("attach").hidden = Boolean(chat.group);
     byId("details").setAttribute("aria-label", chat.group ? "Details of this group" : "Details of this peer");
     const [text, symbol] = hindrance(chat);
     byId("hindrance").hidden = !text;

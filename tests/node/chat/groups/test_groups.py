@@ -11,6 +11,7 @@ import anyio.lowlevel
 import pytest
 
 from millpond.actors.errors import DataTooLarge, NotAllowed
+from millpond.node.chat.groups import group_task
 from millpond.node.chat.groups.group_task import (
     HELD_OF_STRANGERS_MAX,
     RECORDS_AT_ONCE,
@@ -20,7 +21,7 @@ from millpond.node.chat.groups.group_task import (
 from millpond.node.chat.groups.groups import GROUPS_MAX, INVITATIONS_OF_CONTACT_MAX, LEFT_MAX
 from millpond.node.chat.groups.membership import Membership
 from millpond.node.chat.groups.signed import Change, GroupMessage, sign
-from millpond.node.chat.payloads import GroupPayload, Text, encode_payload
+from millpond.node.chat.payloads import GroupPayload, Text, Typing, encode_payload
 from millpond.node.chat.records import Kind, State, conversation_stream
 from millpond.node.node import Node
 from millpond.node.outbox.messages import PeerOperation
@@ -78,6 +79,52 @@ async def test_three_talk_and_the_author_hears_who_has_it_and_who_has_read_it(
             return await members_with(a, group, State.READ) == {bob.identity.id}
 
         await eventually(one_has_read_it)
+
+
+async def test_members_see_who_writes_until_the_message_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_task, "TYPING_S", 600.0)
+    alice, bob, carol = acquainted(tmp_path, "alice", "bob", "carol")
+    async with alice.node() as a, bob.node() as b, carol.node() as c:
+        group = await create(a, "bob", "carol")
+        await accept(b, group)
+        await accept(c, group)
+        await until_members(3, group, a, b, c)
+        before = await records(b, group)
+
+        async def show(*names: str) -> None:
+            async def are_shown() -> bool:
+                (chat,) = (await ask(b, PeerOperation.CHATS, peer=group))["chats"]
+                return (chat["typing"], chat["group"]["typing"]) == (bool(names), list(names))
+
+            await eventually(are_shown)
+
+        await ask(a, PeerOperation.CHAT_TYPING, peer=group)
+        await show("alice")
+        await ask(c, PeerOperation.CHAT_TYPING, peer="pond")
+        await show("alice", "carol")
+        assert await records(b, group) == before
+        await say(a, group, "written")
+        await show("carol")
+        # A notice that another member brings may be an old one.
+        (task,) = b.peer_services.chat._groups
+        old = GroupMessage(
+            1,
+            task.group,
+            0,
+            task.group,
+            alice.public,
+            os.urandom(16),
+            b"",
+            (),
+            encode_payload(Typing()),
+        )
+        payload = GroupPayload(group=task.group, messages=(sign(old, alice.identity),))
+        await task.receive(carol.public, payload)
+        await show("carol")
+        await task.receive(alice.public, payload)
+        await show("carol", "alice")
 
 
 async def test_members_that_are_no_contacts_hear_each_other_through_one_between(
