@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from math import inf
 from operator import index
 from random import Random
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
 
 import anyio
 import msgspec
@@ -606,9 +606,11 @@ def settle_untraced(message: Message) -> None:
     message._untraced = True  # noqa: SLF001  its own module
 
 
-async def put_untraced(channel: Channel, data: bytes, ttl: int, retry_for: float) -> Receipt:
+def put_untraced(
+    channel: Channel, data: bytes, ttl: int, retry_for: float
+) -> Coroutine[Any, Any, Receipt]:
     """`Channel.put` without a span: the caller has one."""
-    return await channel._put_untraced(data, ttl, None, retry_for)  # noqa: SLF001  its own module
+    return channel._put_untraced(data, ttl, None, retry_for)  # noqa: SLF001  its own module
 
 
 def link_of(channel: Channel) -> Link:

@@ -58,7 +58,15 @@ class ReplyFuture(Generic[T]):
     async def wait(self) -> T:
         """The value. Raises the error that came in its place."""
         if not self.done:
-            await self._until_done()
+            if self._event is None:
+                self._event = anyio.Event()
+            self._waiting += 1
+            self.abandoned = False
+            try:
+                await self._event.wait()
+            finally:
+                self._waiting -= 1
+                self.abandoned = not self.done and not self._waiting
         if self._error is not None:
             # Several tasks raise it: each raise would lengthen the traceback of the one before.
             raise self._error.with_traceback(None)
@@ -82,14 +90,3 @@ class ReplyFuture(Generic[T]):
         self.done = True
         if self._event is not None:
             self._event.set()
-
-    async def _until_done(self) -> None:
-        if self._event is None:
-            self._event = anyio.Event()
-        self._waiting += 1
-        self.abandoned = False
-        try:
-            await self._event.wait()
-        finally:
-            self._waiting -= 1
-            self.abandoned = not self.done and not self._waiting

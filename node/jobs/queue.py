@@ -207,28 +207,19 @@ class Queue(Openable):
             raise ValueError(f"unique has 1 to {UNIQUE_BYTES_MAX} bytes, not {len(unique_key)}")
         if wait and unique_key is not None:
             raise ValueError("a unique job's result goes to its first producer: leave out wait")
-        channel = self.channel
+        self.channel  # noqa: B018  raises where the queue is not open
         number, pending = (await self._new_pending()) if wait else (0, None)
         reply_to = ReplyTo(self._mailbox, number) if wait else None
         options = name, attempts, headers, priority, limit_key, due, start_within, keep
         body = self._message(payload, reply_to, *options)
-
-        async def put(body: JobMessage) -> Handle:
-            data = encode_job(body)
-            # A PUT is not pushed to the identity that put it; a producer may run a worker, too.
-            if due is None and unique_key is None and not self._connector.has_identity:
-                receipt = await put_untraced(channel, data, ttl, retry_for)
-                return Handle(receipt.id, receipt.ttl, False, pending)
-            fields = self._put_fields(data, ttl, due, unique_key)
-            return await self._put_request(fields, retry_for, pending)
-
+        how = ttl, due, unique_key, retry_for, pending
         try:
             if hook.active is None:
-                handle = await put(body)
+                handle = await self._put(body, *how)
             else:
                 with hook.active.send(self._channel_name, 1, len(encode_job(body))) as span:
                     traced = {**span.carrier, **body.headers}
-                    handle = await put(msgspec.structs.replace(body, headers=traced))
+                    handle = await self._put(msgspec.structs.replace(body, headers=traced), *how)
                     span.sent(handle.id)
         except BaseException:
             self._pending.pop(number, None)
@@ -237,6 +228,23 @@ class Queue(Openable):
             due_s = max(0.0, self._due_ms(due) / 1000 - self._wall())
             self._watch.watch(pending, handle.id, due_s)
         return handle
+
+    async def _put(
+        self,
+        body: JobMessage,
+        ttl: int,
+        due: Due | None,
+        unique_key: bytes | None,
+        retry_for: float,
+        pending: PendingResult | None,
+    ) -> Handle:
+        data = encode_job(body)
+        # A PUT is not pushed to the identity that put it; a producer may run a worker, too.
+        if due is None and unique_key is None and not self._connector.has_identity:
+            receipt = await put_untraced(self.channel, data, ttl, retry_for)
+            return Handle(receipt.id, receipt.ttl, False, pending)
+        fields = self._put_fields(data, ttl, due, unique_key)
+        return await self._put_request(fields, retry_for, pending)
 
     async def put_many(
         self,
