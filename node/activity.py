@@ -333,7 +333,7 @@ class ActivitySampler:
             for _ in found.look(sources, limit):
                 await checkpoint()
             self._finish(found)
-        except Exception:
+        except Exception:  # a task of the node, which no error of a sample may end
             log.exception("activity not sampled")  # the next request tries again
         finally:
             self._is_looking = False

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
+import logging
 import os
 import shutil
 import sqlite3
@@ -38,6 +39,8 @@ from millpond.actors.store.repair.quarantine import Damage
 from millpond.actors.store.settings import StoreSettings
 from millpond.actors.store.workers import SteppedWorker, StoreWorker, WorkerTask, WorkerThread
 from millpond.node.clock_file import CONFIRMATION, READING, stored_reading
+
+log = logging.getLogger(__name__)
 
 STORE_FOLDERS = (JOURNAL, PARTITIONS, DAMAGED)
 RESTORING = "restore.unfinished"
@@ -239,23 +242,28 @@ def _posts() -> tuple[Post, Post]:
 async def finish_in_thread(work: Callable[[], None], seconds: float) -> bool:
     """Do what waits for the disk. False: it still does after so long, and goes on alone.
 
-    The thread does not keep the process from ending. Raises what `work` raises.
+    The thread does not keep the process from ending. Raises what `work` raises; what it raises
+    later is in the log.
     """
     done = anyio.Event()
     errors: list[Exception] = []
+    is_left = False
     post = _posts()[1]
 
     def run() -> None:
         try:
             work()
-        except Exception as exc:
+        except Exception as exc:  # any error is the caller's, who may have left
             errors.append(exc)
+            if is_left:
+                log.exception("data folder not closed in order")
         with suppress(RuntimeError):  # the loop has ended meanwhile
             post(done.set)
 
     Thread(target=run, name="millpond-close", daemon=True).start()
     with anyio.move_on_after(seconds, shield=True):
         await done.wait()
+    is_left = True
     if errors:
         raise errors[0]
     return done.is_set()

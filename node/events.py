@@ -103,7 +103,7 @@ class EventHandler(logging.Handler):
             elif not fields:
                 shown["text"] = record.getMessage()
             self._events.record(event, shown, record.levelname.lower())
-        except Exception:
+        except Exception:  # as `logging` has it: on stderr, and no log line fails what it tells of
             self.handleError(record)
 
 

@@ -106,7 +106,7 @@ class LogHandler(logging.Handler):
         """Queue a record, formatted now: its arguments may change."""
         try:
             self._add((self.format(record) + "\n").encode("utf-8", "backslashreplace"))
-        except Exception:
+        except Exception:  # as `logging` has it: on stderr, and no log line fails what it tells of
             self.handleError(record)
 
     def _add(self, line: bytes) -> None:

@@ -325,7 +325,7 @@ class Scheduler:
                 effects = cell.handle_behind_pending(batch, now)
             # A write that raises is a crash: the behaviour must not keep what the store does not.
             commit = self._store.write(cell.name, effects.changes) if effects.changes else None
-        except Exception:
+        except Exception:  # any error is a crash of the cell: logged, and the cell is built again
             self._crashed(cell, batch, now, effects)
         else:
             if behaviour.deadline < cell.deadline:
@@ -381,7 +381,7 @@ class Scheduler:
         cell.resumes_at = 0.0
         try:
             self._build(cell, snapshot)
-        except Exception:
+        except Exception:  # any error is a crash of the cell: logged, and the cell is built again
             self._crashed(cell, None, now)
             return
         if cell.mailbox:

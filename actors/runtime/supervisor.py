@@ -66,7 +66,7 @@ async def supervise(
     while True:
         try:
             return await run()
-        except Exception as exc:
+        except Exception as exc:  # any error is a crash: logged, and raised when there are too many
             try:
                 backoff_s = restarts.count(policy, rng, now())
             except RestartsExceeded as exceeded:
@@ -79,7 +79,7 @@ def contain_call(name: str, call: Callable[[], None]) -> bool:
     """Call `call`, and log what it raises, so that it ends nothing else. False: it did raise."""
     try:
         call()
-    except Exception:
+    except Exception:  # any error is a crash of this actor alone
         log.exception("actor crashed: name=%s", name)
         return False
     return True
@@ -89,5 +89,5 @@ async def contain(name: str, run: Callable[[], Awaitable[None]]) -> None:
     """Run a task actor that is never restarted, such as a connection; its crash ends it alone."""
     try:
         await run()
-    except Exception:
+    except Exception:  # any error is a crash of this actor alone
         log.exception("actor crashed: name=%s", name)

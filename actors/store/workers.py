@@ -71,7 +71,7 @@ class WorkerTask(Generic[Item, Result]):
         """Run, and give what is to be called in the loop's thread."""
         try:
             result = self.run(items)
-        except Exception as exc:
+        except Exception as exc:  # any error fails these items, and not those that come later
             log.exception("worker crashed: items=%d", len(items))
             return partial(self.crashed, items, exc)
         return partial(self.done, items, result)

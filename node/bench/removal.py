@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import anyio
+
+log = logging.getLogger(__name__)
 
 REMOVAL_S = 5.0
 """The time for it after an error."""
@@ -17,7 +20,10 @@ async def removed_at_the_end(remove: Callable[[], Awaitable[None]]) -> AsyncIter
     try:
         yield
     except BaseException:
-        with anyio.CancelScope(shield=True), anyio.move_on_after(REMOVAL_S), suppress(Exception):
-            await remove()
+        with anyio.CancelScope(shield=True), anyio.move_on_after(REMOVAL_S):
+            try:
+                await remove()
+            except Exception as exc:  # the error of the benchmark is the one to be raised
+                log.warning("data of the benchmark not removed: error=%s", exc)
         raise
     await remove()

@@ -66,6 +66,7 @@ def _complete_name(
 ) -> list[str]:
     """The names that begin with a prefix. No error is shown: the user is typing."""
     import anyio
+    from argcomplete.io import debug
 
     from millpond.node.cli.options.context import resolve
 
@@ -78,7 +79,8 @@ def _complete_name(
 
     try:
         found = anyio.run(ask)
-    except Exception:
+    except Exception as exc:  # a text on the terminal would stand in what the user types
+        debug(f"no names: {exc!r}")  # shown where _ARC_DEBUG is set
         return []
     return [name for name in found if name.startswith(prefix)]
 

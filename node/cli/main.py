@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return end.code if isinstance(end.code, int) else ExitCode.FAILURE
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
-    except BaseException as exc:
+    except BaseException as exc:  # the end of the process: told on stderr, with its exit code
         return _end(first_cause(exc), words)
 
 

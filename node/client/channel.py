@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager
 from math import inf
 from operator import index
 from random import Random
@@ -222,8 +222,11 @@ class Message:
         finally:
             if processing is not None:
                 del self._processing
-                with suppress(BaseException):  # it raises what ends the block, as the block does
+                try:
                     processing.__exit__(kind, error, trace)
+                except BaseException as raised:
+                    if raised is not error:  # the block's own error goes on by itself
+                        raise
 
 
 def _milliseconds(seconds: float) -> int:

@@ -58,7 +58,7 @@ class OpenTask:
                 async with self._client:
                     self.started.resolve(None)
                     await self._leave.wait()
-        except Exception as error:
+        except Exception as error:  # of any client: raised where it is opened, or logged
             if self.started.done:
                 log.exception("a client ended with an error")
             self.started.fail(error)

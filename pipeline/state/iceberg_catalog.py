@@ -125,7 +125,7 @@ def iceberg_errors(folder: Location) -> Iterator[None]:
         raise
     except OSError as error:
         raise store_error(folder, error) from None
-    except Exception as error:
+    except Exception as error:  # the border to a package whose errors have no common class
         text = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
         if type(error).__name__ == "CommitFailedException":
             raise table_in_use(f"another job wrote to {folder}: {text}", _RESTART) from None

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 import millpond
+from millpond.errors import ConnectionLost
 from millpond.node.bench import jobs as bench
 from millpond.node.bench.load import Clocks
+from millpond.node.bench.removal import removed_at_the_end
 from millpond.node.cli.main import main
 from millpond.node.config import OFF, Config
 from millpond.node.node import Node
@@ -64,3 +66,15 @@ def test_a_running_node_is_left_as_it_was_after_an_error(monkeypatch: pytest.Mon
             main(["bench", "jobs", "--jobs", "50", "--connect", node.url])
         with millpond.sync.connect(node.url, "any") as channel:
             assert [each.name for each in channel.channels.list("jobs/*")] == []
+
+
+async def test_data_that_a_benchmark_cannot_remove_are_told_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def remove() -> None:
+        raise ConnectionLost("no node")
+
+    with pytest.raises(RuntimeError, match="the benchmark's own"):
+        async with removed_at_the_end(remove):
+            raise RuntimeError("the benchmark's own")
+    assert "not removed: error=no node" in caplog.text

@@ -7,12 +7,14 @@ import fcntl
 import os
 import signal
 import stat
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
+import anyio
 import pytest
 
 from millpond.actors.messages import Durability
@@ -27,6 +29,7 @@ from millpond.node.data_folder import (
     FolderInUse,
     FolderLock,
     OfflineRuntime,
+    finish_in_thread,
     offline_store,
     was_used,
 )
@@ -223,3 +226,19 @@ def test_a_folder_in_which_more_is_left_lost_its_catalog(tmp_path: Path, left: s
     if left != "ids":
         (folder / left).write_bytes(b"")
     assert was_used(folder)
+
+
+async def test_an_error_after_the_time_is_over_is_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    is_over = threading.Event()
+
+    def work() -> None:
+        is_over.wait(60)
+        raise OSError("disk gone")
+
+    assert not await finish_in_thread(work, 0.01)
+    (thread,) = (each for each in threading.enumerate() if each.name == "millpond-close")
+    is_over.set()
+    await anyio.to_thread.run_sync(thread.join, 60)
+    assert "disk gone" in caplog.text

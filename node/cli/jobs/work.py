@@ -289,7 +289,7 @@ def _found(args: argparse.Namespace) -> Any:
     sys.path.insert(0, str(Path.cwd()))
     try:
         module = import_module(name)
-    except Exception as exc:
+    except Exception as exc:  # the border to code that is not ours
         is_absent = isinstance(exc, ModuleNotFoundError) and exc.name and name.startswith(exc.name)
         if is_absent:
             raise _unusable(f"there is no module {name!r} in {Path.cwd()}") from exc

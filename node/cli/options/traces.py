@@ -39,7 +39,7 @@ def make_spans(exporter: str) -> Callable[[], None]:
     provider = TracerProvider(shutdown_on_exit=False)
     try:
         provider.add_span_processor(BatchSpanProcessor(found[exporter].load()()))
-    except Exception as exc:
+    except Exception as exc:  # the border to code that is not ours: an exporter of any package
         raise usage_error(f"--traces {exporter}: {exc}") from exc
     tracing.instrument(provider)
 

@@ -12,9 +12,10 @@ connection of the parent (messages, streams, handles, iterators) raise ClientFor
 from __future__ import annotations
 
 import atexit
+import logging
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack
 from functools import partial
 from threading import Lock
 from types import TracebackType
@@ -26,6 +27,8 @@ from anyio.from_thread import BlockingPortal, BlockingPortalProvider
 from millpond.node.client.errors import ClientClosed, ClientForked
 from millpond.node.client.forks import after_fork, client_forked, fork_count
 from millpond.node.client.future import ReplyFuture
+
+log = logging.getLogger("millpond.client")
 
 A = TypeVar("A")
 P = ParamSpec("P")
@@ -331,8 +334,10 @@ def _in_child() -> None:
 
 def _close_all() -> None:
     for client in list(_clients):
-        with suppress(Exception):
+        try:
             client.close()
+        except Exception as exc:  # at the exit nobody is left to be told but the log
+            log.warning("a client was not closed in order: error=%r", exc)
 
 
 after_fork(_in_child)
