@@ -7,8 +7,9 @@ PostgreSQL, BullMQ on Redis; all durable, each with one worker process.
     python -m tests.bench.jobs --peers PEERS [--jobs 5000] [--rounds 3]
 
 It needs `redis-server` and, as root, the programs of PostgreSQL. A peer that is not there has no
-row. Each round measures all, one after the other; the table has the medians. CPU is that of the
-server with its children and of the program, for a job that is put and run.
+row, and one that fails is left out of the medians. After `--minutes` no round begins. Each round
+measures all, one after the other; the table has the medians. CPU is that of the server with its
+children and of the program, for a job that is put and run.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -32,13 +34,17 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 PEERS = ROOT / "tests" / "bench" / "jobs_peers.py"
 BULLMQ = ROOT / "tests" / "bench" / "jobs_bullmq.mjs"
-LIMIT_S = 600.0
+LIMIT_S = 180.0
 READY_S = 10.0
 NODE = "node"
 
 HEADER = """\
 | queue | put/s | put/s in bulk | run/s | put to start, p10, p50 | CPU of a job |
 | --- | ---: | ---: | ---: | ---: | ---: |"""
+
+
+class NotMeasured(Exception):
+    """A queue was not measured: its program failed, or jobs were lost."""
 
 
 class Rates(NamedTuple):
@@ -113,7 +119,7 @@ def run(*words: str) -> dict[str, Any]:
     """A command's one object."""
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
     if done.returncode:
-        raise SystemExit(f"{words}: {done.stderr[-2000:]}")
+        raise NotMeasured(f"{words}: {done.stderr[-2000:]}")
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return told
 
@@ -121,7 +127,7 @@ def run(*words: str) -> dict[str, Any]:
 def rates(told: dict[str, Any]) -> Rates:
     """The figures of a run in which every job was done."""
     if told.get("missing") or told.get("faults"):
-        raise SystemExit(f"jobs were lost: {told}")
+        raise NotMeasured(f"jobs were lost: {told}")
     waits, cpu_us = (told.get("p10_ms"), told.get("p50_ms")), told.get("cpu_us")
     if "worker_us" in told:  # of a node
         waits = told["p10_us"] / 1000, told["p50_us"] / 1000
@@ -130,37 +136,58 @@ def rates(told: dict[str, Any]) -> Rates:
     return Rates(told["put_rate"], told.get("bulk_rate"), told["run_rate"], *waits, cpu_us)
 
 
-def measure(peers: Path, jobs: int, concurrency: int) -> Iterator[tuple[str, Rates]]:
-    """One round."""
+def measurements(
+    peers: Path, jobs: int, concurrency: int
+) -> Iterator[tuple[str, Callable[[], Rates]]]:
+    """One round: the queues that are there, and how each is measured."""
     shape = ("--jobs", str(jobs), "--concurrency", str(concurrency))
-    ours = (sys.executable, "-m", "millpond", "bench", "jobs", "--json", *shape)
-    yield NODE, rates(run(*ours, "--durability", "disk"))
+    yield NODE, partial(of_node, shape)
     python, celery = (str(peers / each / "bin" / "python") for each in ("python", "celery"))
-    for name, program, words in (
-        ("arq on Redis", python, (str(PEERS), "arq")),
-        ("huey on Redis", python, (str(PEERS), "huey")),
-        ("Celery on Redis", celery, (str(PEERS), "celery")),
-        ("BullMQ on Redis", shutil.which("node") or "", (str(BULLMQ),)),
-    ):
-        is_bullmq = words[0] == str(BULLMQ)
-        needed = peers / "node" / "node_modules" / "bullmq" if is_bullmq else Path(program)
-        if not needed.exists() or shutil.which("redis-server") is None:
-            continue
-        with scratch() as folder, redis(folder) as (pid, port):
-            address = ("--address", f"redis://127.0.0.1:{port}/0")
-            if is_bullmq:
-                address = ("--port", str(port))
-                words += ("--modules", str(peers / "node"))
-            yield name, rates(run(program, *words, "--server", str(pid), *address, *shape))
+    if shutil.which("redis-server") is not None:
+        for name, program in (("arq", python), ("huey", python), ("Celery", celery)):
+            if Path(program).exists():
+                yield f"{name} on Redis", partial(of_redis, program, name.lower(), shape)
+        node = shutil.which("node")
+        if node is not None and (peers / "node" / "node_modules" / "bullmq").exists():
+            yield "BullMQ on Redis", partial(of_bullmq, node, peers / "node", shape)
     if Path(python).exists():
-        with scratch() as folder:
-            words = (str(PEERS), "huey", "--address", str(folder / "huey.sqlite3"))
-            yield "huey on SQLite", rates(run(python, *words, *shape))
+        yield "huey on SQLite", partial(of_sqlite, python, shape)
         if os.geteuid() == 0 and shutil.which("initdb") is not None:
-            with scratch() as folder, postgres(folder) as (pid, address_of):
-                words = (str(PEERS), "procrastinate", "--address", address_of)
-                told = run(python, *words, "--server", str(pid), *shape)
-            yield "procrastinate on PostgreSQL", rates(told)
+            yield "procrastinate on PostgreSQL", partial(of_postgres, python, shape)
+
+
+def of_node(shape: Sequence[str]) -> Rates:
+    """A node of its own, with its data on disk."""
+    ours = (sys.executable, "-m", "millpond", "bench", "jobs", "--json", *shape)
+    return rates(run(*ours, "--durability", "disk"))
+
+
+def of_redis(program: str, peer: str, shape: Sequence[str]) -> Rates:
+    """A peer of Python with Redis."""
+    with scratch() as folder, redis(folder) as (pid, port):
+        address = ("--address", f"redis://127.0.0.1:{port}/0")
+        return rates(run(program, str(PEERS), peer, "--server", str(pid), *address, *shape))
+
+
+def of_bullmq(program: str, modules: Path, shape: Sequence[str]) -> Rates:
+    """BullMQ with Redis."""
+    with scratch() as folder, redis(folder) as (pid, port):
+        words = (str(BULLMQ), "--modules", str(modules), "--server", str(pid), "--port", str(port))
+        return rates(run(program, *words, *shape))
+
+
+def of_sqlite(program: str, shape: Sequence[str]) -> Rates:
+    """Huey with a file."""
+    with scratch() as folder:
+        words = (str(PEERS), "huey", "--address", str(folder / "huey.sqlite3"))
+        return rates(run(program, *words, *shape))
+
+
+def of_postgres(program: str, shape: Sequence[str]) -> Rates:
+    """Procrastinate with PostgreSQL."""
+    with scratch() as folder, postgres(folder) as (pid, address):
+        words = (str(PEERS), "procrastinate", "--address", address, "--server", str(pid))
+        return rates(run(program, *words, *shape))
 
 
 @contextmanager
@@ -192,6 +219,17 @@ def _shown(rate: float | None) -> str:
     return "-" if rate is None else f"{rate:,.0f}"
 
 
+def attempt(name: str, measure: Callable[[], Rates]) -> Rates | None:
+    """The figures of one queue; None: it was not measured, and standard error says why."""
+    try:
+        found = measure()
+    except (NotMeasured, OSError, subprocess.SubprocessError, AssertionError) as exc:
+        print(f"{name} is not measured: {exc}", file=sys.stderr, flush=True)
+        return None
+    print(name, found, file=sys.stderr, flush=True)
+    return found
+
+
 def main() -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -199,12 +237,23 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=5000)
     parser.add_argument("--concurrency", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--minutes", type=float, default=9.0, help="no round begins that ends later"
+    )
     args = parser.parse_args()
     found: dict[str, list[Rates]] = defaultdict(list)
+    ends_at = time.monotonic() + args.minutes * 60
+    took_s = 0.0
     for _ in range(args.rounds):
-        for name, each in measure(args.peers, args.jobs, args.concurrency):
-            found[name].append(each)
-            print(name, each, file=sys.stderr, flush=True)
+        at = time.monotonic()
+        if at + took_s > ends_at:
+            print("no time for another round", file=sys.stderr)
+            break
+        for name, measure in measurements(args.peers, args.jobs, args.concurrency):
+            measured = attempt(name, measure)
+            if measured is not None:
+                found[name].append(measured)
+        took_s = time.monotonic() - at
     print("\n".join(table(found)))
 
 

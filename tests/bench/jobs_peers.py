@@ -208,7 +208,7 @@ async def measure_procrastinate(measure: Measure, address: str, concurrency: int
         at = time.perf_counter()
         for _ in range(0, measure.jobs, BULK):
             await job.batch_defer_async(*({"payload": PAYLOAD} for _ in range(BULK)))
-        measure.bulk(measure.jobs // BULK * BULK, time.perf_counter() - at)
+        measure.bulk(-(-measure.jobs // BULK) * BULK, time.perf_counter() - at)
 
 
 def measure_celery(measure: Measure, address: str, concurrency: int) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
-from tests.bench.jobs import Rates, rates, table
+from tests.bench.jobs import NotMeasured, Rates, attempt, rates, run, table
 
 
 def test_the_figures_of_a_node_and_of_a_peer_are_of_one_kind() -> None:
@@ -17,8 +19,18 @@ def test_the_figures_of_a_node_and_of_a_peer_are_of_one_kind() -> None:
 def test_lost_jobs_are_no_measurement() -> None:
     told = {"put_rate": 1.0, "run_rate": 1.0, "cpu_us": 1.0}
     for lost in ({"missing": 1}, {"faults": {"left": 2}}):
-        with pytest.raises(SystemExit, match="lost"):
+        with pytest.raises(NotMeasured, match="lost"):
             rates(told | lost)
+
+
+def test_a_peer_that_fails_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    def fails() -> Rates:
+        return rates(run(sys.executable, "-c", "raise SystemExit('no such broker')"))
+
+    assert attempt("arq", fails) is None
+    assert "arq is not measured" in (told := capsys.readouterr().err) and "no such broker" in told
+    found = Rates(1, 2, 3, 4, 5, 6)
+    assert attempt("node", lambda: found) == found
 
 
 def test_the_table_has_medians() -> None:

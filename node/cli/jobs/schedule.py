@@ -30,9 +30,9 @@ examples:
 
 The node puts a job at each moment, once, whether a worker runs or not. A cron expression has the
 fields minute, hour, day of the month, month, day of the week; with six, seconds come first.
---missed is for moments at which the node was down: `skip` puts no job, `one` a job for the last of
-them (default), `all` a job for each of the last day. `add` changes a schedule that is there. The
-jobs of a schedule that is removed stay.
+--missed is for moments more than a minute ago, at which the node was down: `skip` puts no job,
+`one` a job for the last of them (default), `all` a job for each of the last day. `add` changes a
+schedule that is there. The jobs of a schedule that is removed stay.
 """
 Work = Callable[[argparse.Namespace, Queue], Awaitable[None]]
 
