@@ -13,7 +13,7 @@
 
 /* Goes up with each change of a function's arguments or results, together with that of
    transports/speedups.py. */
-enum { REVISION = 11 };
+enum { REVISION = 12 };
 
 /* P2P packets (transports/p2p/framing.py and packets.py). */
 
@@ -924,8 +924,8 @@ measure_bodies(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return Py_BuildValue("nnK", offset, taken, (unsigned long long)taken_bytes);
 }
 
-/* The arguments `data, offset, count, first, second`: so many bodies of a chunk, which stand there
-   in its data, and two numbers. `first` is that of the first body; it goes up by one with each. */
+/* The arguments `data, offset, count`: so many bodies of a chunk, which stand there in its data; and
+   `first, second` behind them: two numbers. `first` is that of the first body; it goes up by one with each. */
 typedef struct {
     Input input;
     Py_ssize_t offset;
@@ -936,26 +936,16 @@ typedef struct {
 } PackedPart;
 
 static bool
-read_packed_part(PyObject *const *args, Py_ssize_t count, const char *name, PackedPart *part)
+read_packed_bodies(PyObject *const *args, PackedPart *part)
 {
-    if (!is_count(count, 5, name) || !is_bytes(args[0]))
+    if (!is_bytes(args[0]))
         return false;
     part->offset = PyLong_AsSsize_t(args[1]);
     part->count = PyLong_AsSsize_t(args[2]);
     if (PyErr_Occurred())
         return false;
-    part->first = PyLong_AsUnsignedLongLong(args[3]);
-    if (PyErr_Occurred())
-        return false;
-    part->second = PyLong_AsUnsignedLongLong(args[4]);
-    if (PyErr_Occurred())
-        return false;
     if (part->offset < 0 || part->count < 0 || part->offset > PyBytes_GET_SIZE(args[0])) {
         PyErr_SetString(PyExc_ValueError, "no such part of the data");
-        return false;
-    }
-    if (part->count > 0 && part->first > UINT64_MAX - (uint64_t)(part->count - 1)) {
-        PyErr_SetString(PyExc_OverflowError, "a number is above the largest u64");
         return false;
     }
     part->input = (Input){PyBytes_AS_STRING(args[0]), PyBytes_GET_SIZE(args[0]), part->offset};
@@ -969,6 +959,24 @@ read_packed_part(PyObject *const *args, Py_ssize_t count, const char *name, Pack
         part->bytes += (uint64_t)size;
     }
     part->input.at = part->offset;
+    return true;
+}
+
+static bool
+read_packed_part(PyObject *const *args, Py_ssize_t count, const char *name, PackedPart *part)
+{
+    if (!is_count(count, 5, name) || !read_packed_bodies(args, part))
+        return false;
+    part->first = PyLong_AsUnsignedLongLong(args[3]);
+    if (PyErr_Occurred())
+        return false;
+    part->second = PyLong_AsUnsignedLongLong(args[4]);
+    if (PyErr_Occurred())
+        return false;
+    if (part->count > 0 && part->first > UINT64_MAX - (uint64_t)(part->count - 1)) {
+        PyErr_SetString(PyExc_OverflowError, "a number is above the largest u64");
+        return false;
+    }
     return true;
 }
 
@@ -1765,6 +1773,96 @@ write_packed_rows(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return written;
 }
 
+/* RustLog's binary form (transports/rustlog/binary_codec.py): records are behind their lengths. */
+
+/* The next record, passed over; NULL: it is not all there, or larger than `size_max`. */
+static const char *
+read_sized_record(Input *input, uint64_t size_max, Py_ssize_t *size)
+{
+    if (input->size - input->at < LENGTH_BYTES)
+        return NULL;
+    const uint32_t length = read_u32((const unsigned char *)input->data + input->at);
+    if (length > size_max || length > (uint64_t)(input->size - input->at - LENGTH_BYTES))
+        return NULL;
+    const char *record = input->data + input->at + LENGTH_BYTES;
+    *size = (Py_ssize_t)length;
+    input->at += LENGTH_BYTES + *size;
+    return record;
+}
+
+PyDoc_STRVAR(read_sized_records_doc,
+"read_sized_records(data, start, count, size_max, packed_shape, /) -> object | None\n--\n\n"
+"`packed_shape(count, size, packed)` of the `count` records that stand at `start` of `data`, each\n"
+"behind its length. None: there are fewer than PACKED_RECORDS_MIN, they are not all there, or one\n"
+"has more than `size_max` bytes.");
+
+static PyObject *
+read_sized_records(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (!is_count(count, 5, "read_sized_records") || !is_bytes(args[0]))
+        return NULL;
+    const Py_ssize_t start = PyLong_AsSsize_t(args[1]), wanted = PyLong_AsSsize_t(args[2]);
+    if (PyErr_Occurred())
+        return NULL;
+    const uint64_t size_max = PyLong_AsUnsignedLongLong(args[3]);
+    if (PyErr_Occurred())
+        return NULL;
+    if (start < 0 || start > PyBytes_GET_SIZE(args[0])) {
+        PyErr_SetString(PyExc_ValueError, "no such part of the data");
+        return NULL;
+    }
+    if (wanted < PACKED_RECORDS_MIN)
+        Py_RETURN_NONE;
+    Input input = {PyBytes_AS_STRING(args[0]), PyBytes_GET_SIZE(args[0]), start};
+    Py_ssize_t packed_bytes = 0, bytes = 0, size;
+    for (Py_ssize_t i = 0; i < wanted; i++) {
+        if (read_sized_record(&input, size_max, &size) == NULL)
+            Py_RETURN_NONE;
+        packed_bytes += packed_head_bytes(size) + size;
+        bytes += size;
+    }
+    PyObject *packed = PyBytes_FromStringAndSize(NULL, packed_bytes);
+    if (packed == NULL)
+        return NULL;
+    unsigned char *at = (unsigned char *)PyBytes_AS_STRING(packed);
+    input.at = start;
+    for (Py_ssize_t i = 0; i < wanted; i++) {
+        const char *record = read_sized_record(&input, size_max, &size);
+        at += write_packed_head(at, size);
+        memcpy(at, record, (size_t)size);
+        at += size;
+    }
+    return PyObject_CallFunction(args[4], "nnN", wanted, bytes, packed);
+}
+
+PyDoc_STRVAR(write_sized_records_doc,
+"write_sized_records(data, offset, count, /) -> bytes\n--\n\n"
+"`count` bodies of a chunk that stand at `offset` of its `data`, each behind its length. Raises\n"
+"ValueError where there are fewer.");
+
+static PyObject *
+write_sized_records(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (!is_count(count, 3, "write_sized_records"))
+        return NULL;
+    PackedPart part;
+    if (!read_packed_bodies(args, &part))
+        return NULL;
+    PyObject *written = new_part_bytes(&part, LENGTH_BYTES, 1, 1);
+    if (written == NULL)
+        return NULL;
+    char *at = PyBytes_AS_STRING(written);
+    Py_ssize_t size = 0;
+    for (Py_ssize_t i = 0; i < part.count; i++) {
+        const char *body = read_packed_body(&part.input, &size);
+        write_u32((unsigned char *)at, (uint32_t)size);
+        memcpy(at + LENGTH_BYTES, body, (size_t)size);
+        at += LENGTH_BYTES + size;
+    }
+    _PyBytes_Resize(&written, at - PyBytes_AS_STRING(written));
+    return written;
+}
+
 static PyMethodDef methods[] = {
     {"split_packets", (PyCFunction)(void (*)(void))split_packets, METH_FASTCALL, split_packets_doc},
     {"frame_packets", frame_packets, METH_O, frame_packets_doc},
@@ -1792,6 +1890,10 @@ static PyMethodDef methods[] = {
      write_packed_batch_doc},
     {"write_packed_rows", (PyCFunction)(void (*)(void))write_packed_rows, METH_FASTCALL,
      write_packed_rows_doc},
+    {"read_sized_records", (PyCFunction)(void (*)(void))read_sized_records, METH_FASTCALL,
+     read_sized_records_doc},
+    {"write_sized_records", (PyCFunction)(void (*)(void))write_sized_records, METH_FASTCALL,
+     write_sized_records_doc},
     {"write_rows", (PyCFunction)(void (*)(void))write_rows, METH_FASTCALL, write_rows_doc},
     {"write_batch", (PyCFunction)(void (*)(void))write_batch, METH_FASTCALL, write_batch_doc},
     {"write_records", (PyCFunction)(void (*)(void))write_records, METH_FASTCALL, write_records_doc},

@@ -79,4 +79,13 @@ def read_base64_records(
     packed_shape: Callable[[int, int, bytes], Value],
     /,
 ) -> Value | None: ...
+def read_sized_records(
+    data: bytes,
+    start: int,
+    count: int,
+    size_max: int,
+    packed_shape: Callable[[int, int, bytes], Value],
+    /,
+) -> Value | None: ...
+def write_sized_records(data: bytes, offset: int, count: int, /) -> bytes: ...
 def write_rows(first: int, timestamp: int, bodies: list[bytes], /) -> bytes: ...

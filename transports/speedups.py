@@ -10,7 +10,7 @@ import os
 
 __all__ = ["REVISION", "is_native", "native", "unused_because"]
 
-REVISION = 11
+REVISION = 12
 """Of the sources that this version goes with: an older build that was left is not used."""
 
 unused_because: str | None = None

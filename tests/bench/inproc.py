@@ -39,6 +39,8 @@ from millpond.transports.http.server.server import HttpServer
 from millpond.transports.io.asyncio_wire import AsyncioWire, AsyncioWires
 from millpond.transports.p2p.framing import LengthPrefixed
 from millpond.transports.p2p.handshake import Hello, encode_hello
+from millpond.transports.rustlog.binary_codec import FETCH_RECORD_BYTES, encode_request
+from millpond.transports.rustlog.messages import Fetch, Produce
 from millpond.transports.websocket.framing import ClientFraming
 
 PACKET_MAX = 2**20
@@ -52,6 +54,7 @@ READ_100 = (
     b"*3\r\n$4\r\nREAD\r\n$3\r\n%s\r\n"
     b"*4\r\n$5\r\nCOUNT\r\n$3\r\n100\r\n$6\r\nMIN_ID\r\n$%d\r\n%s\r\n"
 )
+BINARY_PRODUCED_BYTES = 17
 MSG, MSG_ACK_HEAD = 2, b"\0\0\0\x09\x03"
 LIMITLESS = Config(
     p2p="off",
@@ -346,7 +349,9 @@ def _rustlog_frame(payload: bytes) -> bytes:
     return len(payload).to_bytes(4, "big") + payload
 
 
-async def rustlog_produce(row: str, slices: int, *, records: int = 100) -> Bench:
+async def rustlog_produce(
+    row: str, slices: int, *, records: int = 100, is_binary: bool = False
+) -> Bench:
     """Produce of `records` x 100 bytes on 10 connections, to a topic of its own each."""
     bench = Bench()
     ends = [bench.rustlog_connection() for _ in range(10)]
@@ -359,7 +364,8 @@ async def rustlog_produce(row: str, slices: int, *, records: int = 100) -> Bench
         assert b"true" in transport.take()
         texts = b",".join([b'"%b"' % b2a_base64(BODY, newline=False)] * records)
         head = b'{"type":"Produce","topic":"t%d","partition":0,"records":[' % i
-        reads.append(_rustlog_frame(head + texts + b"]}"))
+        produce = Produce(f"t{i}", 0, [BODY] * records)
+        reads.append(encode_request(produce) if is_binary else _rustlog_frame(head + texts + b"]}"))
     taken = []
     for _ in range(slices):
         began = cpu_ns() if row else 0
@@ -369,13 +375,17 @@ async def rustlog_produce(row: str, slices: int, *, records: int = 100) -> Bench
             bench.run_pass()
         taken.append(cpu_ns() - began if row else 0)
         for _, transport in ends:
-            assert transport.take().count(b"ProduceResponse") == REPEATS
+            answers = transport.take()
+            if is_binary:
+                assert len(answers) == BINARY_PRODUCED_BYTES * REPEATS
+            else:
+                assert answers.count(b"ProduceResponse") == REPEATS
     if row:
         report(row, taken, REPEATS * len(ends))
     return bench
 
 
-async def rustlog_fetch(row: str, slices: int) -> None:
+async def rustlog_fetch(row: str, slices: int, *, is_binary: bool = False) -> None:
     """Fetch of 100 records on 10 connections, each walking over its topic."""
     bench = await rustlog_produce("", 40)
     ends = [bench.rustlog_connection() for _ in range(10)]
@@ -383,13 +393,17 @@ async def rustlog_fetch(row: str, slices: int) -> None:
     for _ in range(slices):
         total = 0
         for _ in range(REPEATS):
-            reads = [
-                _rustlog_frame(
-                    b'{"type":"Fetch","topic":"t%d","partition":0,"offset":%d,"max_bytes":%d}'
-                    % (i, offset, 100 * len(BODY))
-                )
-                for i in range(len(ends))
-            ]
+            if is_binary:
+                size = 100 * (len(BODY) + FETCH_RECORD_BYTES)
+                reads = [encode_request(Fetch(f"t{i}", 0, offset, size)) for i in range(len(ends))]
+            else:
+                reads = [
+                    _rustlog_frame(
+                        b'{"type":"Fetch","topic":"t%d","partition":0,"offset":%d,"max_bytes":%d}'
+                        % (i, offset, 100 * len(BODY))
+                    )
+                    for i in range(len(ends))
+                ]
             began = cpu_ns()
             for (receive, _), data in zip(ends, reads, strict=True):
                 receive(data)
@@ -397,7 +411,8 @@ async def rustlog_fetch(row: str, slices: int) -> None:
             await asyncio.sleep(0)
             total += cpu_ns() - began
             for _, transport in ends:
-                assert transport.take().count(b'"payload"') == 100
+                answer = transport.take()
+                assert (answer.count(BODY) if is_binary else answer.count(b'"payload"')) == 100
             offset = (offset + 100) % (40 * REPEATS * 100)
         taken.append(total)
     report(row, taken, REPEATS * len(ends))
@@ -575,6 +590,8 @@ def rows(slices: int) -> Iterator[tuple[str, Callable[[str], Awaitable[object]]]
     yield "s3p-read100", lambda row: s3p_read(row, slices)
     yield "rustlog-x100", lambda row: rustlog_produce(row, fewer)
     yield "rustlog-fetch", lambda row: rustlog_fetch(row, slices)
+    yield "rustlog-bin", lambda row: rustlog_produce(row, fewer, is_binary=True)
+    yield "rustlog-bfetch", lambda row: rustlog_fetch(row, slices, is_binary=True)
     plain = b"content-type: application/octet-stream\r\n"
     yield (
         "http-durable",

@@ -25,7 +25,7 @@ from millpond.actors.messages import Ack, Msg, Put, PutAck
 from millpond.actors.positions import Position
 from millpond.actors.store.changes import Chunk
 from millpond.actors.streams.chunks import ChunkBuilder, columns_of
-from millpond.actors.streams.messages import Append, PackedBodies, RecordColumns
+from millpond.actors.streams.messages import Append, PackedBodies, PackedSlice, RecordColumns
 from millpond.transports.http.s2 import s2_pb2
 from millpond.transports.http.s2.codecs import json as s2_json
 from millpond.transports.http.s2.codecs.protobuf import RECORDS, decode_input_in_python
@@ -43,6 +43,7 @@ from millpond.transports.p2p.packets import (
     decode_run_in_python,
     encode_put_acks_in_python,
 )
+from millpond.transports.rustlog import binary_codec
 from millpond.transports.rustlog.codec import (
     ROWS,
     RustlogLimits,
@@ -427,6 +428,64 @@ def test_rows_of_a_fetch_are_written_alike(rounds: int) -> None:
         assert ROWS.encode(span) == ROWS.encode_in_python(span), span
 
 
+BINARY_LIMITS = RustlogLimits(binary_records_max=12, frame_bytes_max=2048)
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_produces_of_the_binary_form_are_read_alike(
+    monkeypatch: pytest.MonkeyPatch, rounds: int
+) -> None:
+    rng = random.Random(10)
+
+    def read(payload: bytes, *, is_native: bool) -> object:
+        monkeypatch.setattr(binary_codec, "is_native", is_native)
+        try:
+            return binary_codec.decode_request(payload, BINARY_LIMITS)
+        except binary_codec.MalformedPayload as malformed:
+            return str(malformed)
+
+    packed = 0
+    for _ in range(rounds):
+        sizes = (0, 1, 4, 60, 255, 256, 300, *([2000] if rng.random() < 0.1 else []))
+        bodies = [rng.randbytes(rng.choice(sizes)) for _ in range(rng.choice((0, 1, 7, 8, 9, 12)))]
+        payload = binary_codec.encode_request(Produce("orders", 1, bodies))[4:]
+        if rng.random() < 0.5:
+            payload = mutated(rng, payload, b"\0\1\2\7\x08\x0c\x7f\xff") or b"\1"
+        found = read(payload, is_native=True)
+        if isinstance(found, PackedProduce):
+            packed += 1
+            assert found.records.size == sum(map(len, unpacked(found.records)))
+            found = Produce(found.topic, found.partition, unpacked(found.records))
+        assert found == read(payload, is_native=False), payload
+    assert packed > rounds // 10
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_fetches_of_the_binary_form_are_written_alike(rounds: int) -> None:
+    rng = random.Random(11)
+    for _ in range(rounds):
+        start = end = rng.randrange(2**40)
+        slices: list[PackedSlice] = []
+        spans: list[RecordColumns] = []
+        for _ in range(rng.randint(0, 3)):
+            end += rng.random() < 0.1  # a gap
+            count, at = rng.randint(1, 20), rng.randrange(3)
+            bodies = [rng.randbytes(rng.choice((1, 5, 255, 256))) for _ in range(at + count)]
+            size = sum(map(len, bodies))
+            data = ChunkBuilder(0, Position(7, 0), bodies, size, 7, None, 9).chunk().data
+            measured = native.measure_bodies(12, data, at + count, at, at + count, 2**30)
+            assert measured is not None
+            offset, taken, size = measured
+            slices.append(PackedSlice(data, offset, taken, size, end, 7, 7, 0))
+            spans.append(RecordColumns(end, bodies[at:], 7, Position(7, 0)))
+            end += count
+        following = rng.choice((0, end, end + 9))
+        run = binary_codec.record_run(spans, start, following, 2**30, 2**30)
+        found, count, size = binary_codec.encode_packed_run(slices, start, following)
+        assert found == binary_codec.encode_response(run)
+        assert (count, size) == (len(run.records), sum(map(len, run.records)))
+
+
 def failing(*arguments: object) -> object:
     raise KeyError("a shape that fails")
 
@@ -533,6 +592,14 @@ def test_wrong_arguments_are_errors_of_python() -> None:
         native.measure_bodies(0, "text", 1, 0, 1, 9)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         native.unmask_frames("text", 9)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no such part"):
+        native.read_sized_records(b"", 1, 8, 9, Put)
+    with pytest.raises(KeyError):
+        native.read_sized_records(b"\0\0\0\0" * 8, 0, 8, 9, failing)
+    assert native.read_sized_records(b"\0\0\0\0" * 8, 0, 9, 9, Put) is None
+    for offset, records in ((-1, 1), (1, 2), (5, 1), (9, 0), (0, -1)):
+        with pytest.raises(ValueError, match=r"no such part|fewer bodies"):
+            native.write_sized_records(b"\x94\x91\xc4\1x", offset, records)
     with pytest.raises(ValueError, match="no such size"):
         native.measure_bodies(-1, b"", 1, 0, 1, 9)
     with pytest.raises(KeyError):
@@ -546,8 +613,15 @@ def test_wrong_arguments_are_errors_of_python() -> None:
 @pytest.mark.parametrize(
     "files",
     [
-        ("transports/p2p/test_framing.py", "transports/p2p/test_packets.py", "transports/s3p"),
-        pytest.param(("fuzz/test_s3p_fuzz.py",), marks=pytest.mark.full),
+        (
+            "transports/p2p/test_framing.py",
+            "transports/p2p/test_packets.py",
+            "transports/rustlog/test_binary_codec.py",
+            "transports/s3p",
+        ),
+        pytest.param(
+            ("fuzz/test_s3p_fuzz.py", "fuzz/test_rustlog_binary_fuzz.py"), marks=pytest.mark.full
+        ),
     ],
 )
 def test_the_tests_of_the_codecs_pass_without_the_native_ones(files: tuple[str, ...]) -> None:

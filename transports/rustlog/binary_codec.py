@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import partial
 from struct import Struct
 from struct import error as StructError
 from typing import assert_never
 
 import msgspec
 
-from millpond.actors.streams.messages import RecordColumns
+from millpond.actors.streams.messages import (
+    MeasureBodies,
+    PackedBodies,
+    PackedSlice,
+    RecordColumns,
+)
 from millpond.transports.errors import FrameTooLarge, WireError
 from millpond.transports.p2p.framing import LengthPrefixed, frame_packets, split_packets
 from millpond.transports.rustlog import messages as r
@@ -30,6 +36,7 @@ from millpond.transports.rustlog.binary_messages import (
     TopicWatermarks,
 )
 from millpond.transports.rustlog.codec import RustlogLimits, framed
+from millpond.transports.speedups import is_native, native
 
 MESSAGE_BYTES_MAX = 200
 """The longest message of an error (RB-31)."""
@@ -87,7 +94,9 @@ def decode_error(error: MalformedPayload) -> BinaryError:
     return BinaryError(ErrorCode.DECODE, f"Decode error: {error}")
 
 
-def decode_request(payload: bytes, limits: RustlogLimits) -> r.Request | BinaryError:
+def decode_request(
+    payload: bytes, limits: RustlogLimits
+) -> r.Request | r.PackedProduce | BinaryError:
     """The request in the payload of a frame, or the answer if its values are refused.
 
     Raises MalformedPayload.
@@ -129,12 +138,15 @@ def decode_request(payload: bytes, limits: RustlogLimits) -> r.Request | BinaryE
 
 def _decode_produce(
     topic: str, partition: int, count: int, fields: _Fields, limits: RustlogLimits
-) -> r.Produce | BinaryError:
+) -> r.Produce | r.PackedProduce | BinaryError:
     if count > fields.left // 4:
         raise MalformedPayload(f"{count} records do not fit into the frame")
     if count > limits.binary_records_max:  # RB-13
         text = f"at most {limits.binary_records_max} records at a time"
         return BinaryError(ErrorCode.INTERNAL, f"Failed to write record: {text}")
+    packed = fields.packed_records(count, limits.record_bytes_max)
+    if packed is not None:
+        return r.PackedProduce(topic, partition, packed)
     records = fields.records(count)
     size = max(map(len, records), default=0)
     if size > limits.record_bytes_max:  # RB-14
@@ -273,6 +285,39 @@ def record_run(
     return RecordRun(records, end)
 
 
+MEASURE: MeasureBodies | None = (
+    partial(native.measure_bodies, FETCH_RECORD_BYTES) if is_native else None
+)
+"""Of Fetches: their records come packed where they are written natively."""
+
+
+def fits_frame(max_bytes: int, limits: RustlogLimits) -> bool:
+    """True: a frame holds all that `max_bytes` allows, whatever the records are (RB-18, RB-19)."""
+    room = limits.frame_bytes_max - RECORD_RUN_BYTES - 4
+    return 0 < max_bytes <= room and limits.record_bytes_max <= room
+
+
+def encode_packed_run(
+    slices: Sequence[PackedSlice], start: int, next_offset: int
+) -> tuple[bytes, int, int]:
+    """The answer to Fetch as a frame, of records that come as chunks keep them and fit it; how many
+    records it has, and how many bytes these. See `record_run`."""
+    pieces = [b"", b""]
+    end, size = start, 0
+    for each in slices:
+        if each.first != end:
+            break
+        pieces.append(native.write_sized_records(each.data, each.offset, each.count))
+        end += each.count
+        size += len(pieces[-1]) - 4 * each.count
+    count = end - start
+    following = end if count else slices[0].first if slices else max(next_offset, start)
+    pieces[1] = b"\x02" + _U32.pack(count)
+    pieces.append(_U64.pack(following))
+    pieces[0] = _U32.pack(sum(map(len, pieces)))
+    return b"".join(pieces), count, size
+
+
 def _fitting(
     bodies: Sequence[bytes], left: int, frame_left: int, *, is_first: bool
 ) -> tuple[int, int]:
@@ -397,6 +442,13 @@ class _Fields:
             return self._payload[start : self._at].decode()
         except UnicodeDecodeError:
             raise MalformedPayload("a string is not UTF-8") from None
+
+    def packed_records(self, count: int, size_max: int) -> PackedBodies | None:
+        """So many of `rec`, none above `size_max`, as a chunk keeps them; None: they are few, or
+        `records` is to tell what is wrong."""
+        if not is_native:
+            return None
+        return native.read_sized_records(self._payload, self._at, count, size_max, PackedBodies)
 
     def records(self, count: int) -> list[bytes]:
         """So many of `rec`."""

@@ -15,6 +15,7 @@ from millpond.transports.rustlog.messages import (
     ListTopicsResponse,
     OffsetCommitResponse,
     OffsetFetchResponse,
+    PackedProduce,
     Pong,
     ProduceResponse,
     Request,
@@ -67,7 +68,7 @@ class BinaryRequest(msgspec.Struct, frozen=True, gc=False):
     """A request that came in the binary form, and is answered in it; or the answer to one that is
     refused."""
 
-    request: Request | BinaryError
+    request: Request | PackedProduce | BinaryError
 
 
 @final

@@ -18,8 +18,11 @@ from millpond.actors.streams.names import TOPICS, stream_cell
 from millpond.transports.rustlog import messages as r
 from millpond.transports.rustlog.binary_codec import (
     FETCH_RECORD_BYTES,
+    MEASURE,
+    encode_packed_run,
     encode_produced,
     encode_response,
+    fits_frame,
     record_run,
 )
 from millpond.transports.rustlog.binary_messages import (
@@ -91,13 +94,13 @@ class BinaryRequests:
             connection.respond(framed, REFUSED)
         elif self._node.directory.is_incomplete and self._is_unknown(request):
             connection.respond(framed, NAMES_LOST)
-        elif type(request) is r.Produce:
+        elif type(request) is r.Produce or type(request) is r.PackedProduce:
             return self._produce(requests, start, request)
         elif not self._dispatch_one(framed, request):
             return start
         return start + 1
 
-    def _is_unknown(self, request: r.Request) -> bool:
+    def _is_unknown(self, request: r.Request | r.PackedProduce) -> bool:
         """True: the request is about a topic that is not there, or about all of them."""
         match request:
             case r.ListTopics():
@@ -107,7 +110,9 @@ class BinaryRequests:
             case _:
                 return self._node.directory.partitions(request.topic.encode()) is None
 
-    def _dispatch_one(self, framed: BinaryRequest, request: r.Request | BinaryError) -> bool:
+    def _dispatch_one(
+        self, framed: BinaryRequest, request: r.Request | r.PackedProduce | BinaryError
+    ) -> bool:
         """False: the request has to wait for an answer in flight."""
         connection, topics = self._connection, self._topics
         match request:
@@ -135,7 +140,7 @@ class BinaryRequests:
                 self._describe_topic(framed, topic)
             case r.MetricsFetch():
                 topics.fetch_lags(framed, self._encode_metrics)
-            case r.Produce() | BinaryError():
+            case r.Produce() | r.PackedProduce() | BinaryError():
                 raise AssertionError(f"{request} is handled before")
             case _:
                 assert_never(request)
@@ -151,7 +156,9 @@ class BinaryRequests:
         self._connection.submit(stream_cell(name), (framed,), [message], batched=True)
         return True
 
-    def _produce(self, requests: list[DecodedRequest], start: int, first: r.Produce) -> int:
+    def _produce(
+        self, requests: list[DecodedRequest], start: int, first: r.Produce | r.PackedProduce
+    ) -> int:
         """Consecutive ones to one partition go to its stream together."""
         connection = self._connection
         topic, partition = first.topic, first.partition
@@ -163,7 +170,9 @@ class BinaryRequests:
         messages: list[CellMessage] = []
         for framed in requests[start:]:
             each = framed.request if type(framed) is BinaryRequest else None
-            if type(each) is not r.Produce or (each.topic, each.partition) != (topic, partition):
+            if not isinstance(each, r.Produce | r.PackedProduce):
+                break
+            if each.topic != topic or each.partition != partition:
                 break
             # RB-13: without records it asks for the high watermark.
             records = each.records
@@ -186,7 +195,10 @@ class BinaryRequests:
         topics.has_large = True
         number = connection.next_number
         self._metrics.submitted(number + 1)
-        connection.submit(stream_cell(name), (framed,), [self._read(number, fetch, fetch.offset)])
+        is_packed = fits_frame(self._max_bytes(fetch), self._settings.limits)
+        measure = MEASURE if is_packed else None
+        read = self._read(number, fetch, fetch.offset, measure)
+        connection.submit(stream_cell(name), (framed,), [read])
         return True
 
     def _fetch_of_group(self, framed: BinaryRequest, fetch: r.Fetch, group: str) -> bool:
@@ -240,7 +252,9 @@ class BinaryRequests:
             return self._failure(fetch, reply, start)
         return RecordRun([], 0)
 
-    def _read(self, number: int, fetch: r.Fetch, start: int) -> m.Read:
+    def _read(
+        self, number: int, fetch: r.Fetch, start: int, measure: m.MeasureBodies | None = None
+    ) -> m.Read:
         records_max = max(self._max_bytes(fetch) // FETCH_RECORD_BYTES, 1)
         return m.Read(
             number,
@@ -249,6 +263,7 @@ class BinaryRequests:
             self._fetch_bytes(fetch),
             record_filter=self._filter,
             from_start=True,
+            measure=measure,
         )
 
     def _max_bytes(self, fetch: r.Fetch) -> int:
@@ -334,8 +349,15 @@ class BinaryRequests:
             case r.Produce(records=records), m.Appended(first=first, count=count):
                 self._metrics.produced(connection.answered, count, sum(map(len, records)))
                 return encode_produced(first, count)
+            case r.PackedProduce(records=packed), m.Appended(first=first, count=count):
+                self._metrics.produced(connection.answered, count, packed.size)
+                return encode_produced(first, count)
             case r.Produce(), m.StreamDescription(info=info):
                 return encode_produced(info.tail, 0)
+            case r.Fetch(offset=offset), m.Records(packed=slices) if slices:
+                data, count, size = encode_packed_run(slices, offset, reply.next)
+                self._metrics.fetched(connection.answered, count, size)
+                return connection.count_large(data)
             case r.Fetch(offset=offset), m.Records():
                 run = self._run(request, offset, reply)
                 size = sum(map(len, run.records))
@@ -360,7 +382,7 @@ class BinaryRequests:
 
     def _failure(
         self,
-        request: r.Request | BinaryError,
+        request: r.Request | r.PackedProduce | BinaryError,
         failed: m.StreamFailed | Failed,
         start: int | None,
     ) -> BinaryError:
@@ -374,7 +396,7 @@ class BinaryRequests:
                 kept = failed.trim_point
                 text = f"Fetch failed: offset {start} is below the first one kept, {kept}"
                 return BinaryError(ErrorCode.FETCH_FAILED, text)  # RB-21
-            case r.Produce() | r.Fetch() if code is Code.UNKNOWN_STREAM:
+            case r.Produce() | r.PackedProduce() | r.Fetch() if code is Code.UNKNOWN_STREAM:
                 return _not_found(request.topic, request.partition)
             case r.DescribePartition(topic=topic, partition=partition) if (
                 code is Code.UNKNOWN_STREAM
