@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -32,6 +34,8 @@ examples:
   millpond chat bob --history 50 < /dev/null      print the last 50 messages
   tail -f alarms | millpond chat bob --wait 60    exit code 3: not all messages were delivered
   millpond chat bob --follow --json < /dev/null   messages and receipts as JSON objects
+  millpond chat bob --file a.pdf --wait 60        send a file, and wait until bob has it
+  millpond chat bob --follow --save DIR < /dev/null     save the files that come
   millpond chat invite bob                print a link, and its QR code, for bob
   millpond chat accept LINK alice         add its maker as alice; `-` reads the link from stdin
   millpond chat invites                   list open invites; `chat invites cancel bob` ends one
@@ -83,6 +87,21 @@ def add_parser(subparsers: Any) -> None:
         help="after the end of stdin, wait S seconds until all messages are delivered",
     )
     parser.add_argument(
+        "--file",
+        dest="files",
+        metavar="PATH",
+        action="append",
+        default=[],
+        help="send a file, before what stdin has if that is no terminal; may be repeated",
+    )
+    parser.add_argument(
+        "--save",
+        dest="save_in",
+        metavar="DIR",
+        type=Path,
+        help="save the files of the peer that are shown, and that come",
+    )
+    parser.add_argument(
         "--with",
         dest="only",
         metavar="PEER",
@@ -122,6 +141,10 @@ def run(args: argparse.Namespace) -> int:
         return run_in_loop(args, partial(search.run, args))
     if args.only is not None:
         raise usage_error("--with needs `chat search WORD...`")
+    if args.save_in is not None and not args.save_in.is_dir():
+        raise usage_error(f"--save {args.save_in}: there is no such folder")
+    if args.whom is None and (args.files or args.save_in is not None):
+        raise usage_error("--file and --save need a peer")
     if args.words or args.block or args.life:
         raise usage_error("`chat` takes one peer")
     if args.web:
@@ -134,7 +157,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _screen(args: argparse.Namespace) -> Iterator[Screen]:
-    if is_terminal() and not args.json:
+    if is_terminal() and not (args.json or args.files or args.save_in):
         with terminal() as screen:
             yield screen
     else:
@@ -145,7 +168,16 @@ async def _run_dialogue(args: argparse.Namespace, screen: Screen) -> int:
     history = args.history
     if history is None:
         history = HISTORY if screen.is_interactive else 0
-    options = Options(min(history, U32_MAX), args.follow, args.wait, args.json)
+    is_for_files = bool(args.files or args.save_in)
+    options = Options(
+        min(history, U32_MAX),
+        args.follow,
+        args.wait,
+        args.json,
+        tuple(args.files),
+        args.save_in,
+        reads_input=not (is_for_files and sys.stdin.isatty()),
+    )
     notices: list[str] = []
     reconnect_s = inf if screen.is_interactive else PIPE_RECONNECT_S
     notify = notices.append if screen.is_interactive else None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import AsyncIterable, Iterable, Iterator
 from contextlib import aclosing
 from itertools import islice
+from pathlib import Path
 
 import anyio
 import msgspec
@@ -80,12 +82,17 @@ BLOCK_AGAIN = "/block yes"
 
 class Options(msgspec.Struct, frozen=True):
     """`history`: the number of messages shown at the start. `stays`: continue after the end of the
-    input. `wait_s`: the time in seconds for messages to be delivered then."""
+    input. `wait_s`: the time in seconds for messages and files to be delivered then. Through pipes
+    `files` are sent first, and files that come are saved in the folder `save_in`; without
+    `reads_input` nothing else is sent."""
 
     history: int
     stays: bool
     wait_s: float
     as_json: bool
+    files: tuple[str, ...] = ()
+    save_in: Path | None = None
+    reads_input: bool = True
 
 
 class Dialogue:
@@ -100,6 +107,10 @@ class Dialogue:
         self._chat: ChatInfo  # from `run` on
         self._view = ConversationView("")
         self._files = KnownFiles()
+        self._sent_files: set[bytes] = set()
+        self._saved_from = 0
+        """The sequence of the next message whose file is saved, with `save_in`."""
+        self._saved: set[int] = set()
         self._shown_to = 0
         self._sent_to = -1
         self._unread: dict[str, int] = {}
@@ -131,7 +142,10 @@ class Dialogue:
                 self._screen.redraw_on_signals,
             ):
                 tasks.start_soon(work)
-            await self._read_input()
+            for path in self._options.files:
+                await self._send_file(path)
+            if self._options.reads_input:
+                await self._read_input()
             if self._options.stays:
                 await anyio.sleep_forever()
             if self._options.wait_s:
@@ -266,12 +280,14 @@ class Dialogue:
         uuid = os.urandom(UUID_BYTES)
         try:
             sequence = await send_file(self._client, self._chat, path_of(path), uuid)
-        except (NotSent, RuntimeError) as error:
-            await self._screen.show([f"not sent: {clean(str(error))}"])
-        except (Malformed, NotAllowed, UnknownPeer) as error:
-            await self._screen.show([f"not sent: {clean(str(error))}"])
+        except (NotSent, RuntimeError, Malformed, NotAllowed, UnknownPeer) as error:
+            text = f"not sent: {clean(str(error))}"
+            if not self._screen.is_interactive:
+                raise Failure(text) from error
+            await self._screen.show([text])
         else:
             self._sent_to = max(self._sent_to, sequence)
+            self._sent_files.add(uuid)
 
     async def _save_file(self, rest: str) -> None:
         back, path = _place_and_text(rest)
@@ -286,6 +302,21 @@ class Dialogue:
             await self._screen.show([f"not saved: {clean(str(error))}"])
         else:
             await self._screen.show([f"--- saved: {clean(str(saved))} ({size})"])
+
+    async def _save_received(self) -> None:
+        """Save the files that have come and are not saved yet."""
+        folder = self._options.save_in
+        if folder is None:
+            return
+        for file in reversed(list(self._files.received())):
+            if file.sequence < self._saved_from or file.sequence in self._saved:
+                continue
+            self._saved.add(file.sequence)
+            try:
+                saved, size = await save_file(self._client, self._chat, file, folder)
+            except (RequestError, OSError) as error:
+                raise Failure(f"not saved: {file.name}: {clean(str(error))}") from error
+            print(f"saved: {clean(str(saved))} ({size})", file=sys.stderr)
 
     async def _report_transfers(self) -> None:
         """Show how far the files are that are on their way."""
@@ -431,13 +462,32 @@ class Dialogue:
         """Wait until the sent messages are delivered."""
         with anyio.move_on_after(self._options.wait_s):
             while self._shown_to <= self._sent_to or self._view.in_flight:
-                self._changed = anyio.Event()
-                await self._changed.wait()
+                await self._wait_for_change()
             if self._view.lost:
                 raise Failure(f"{self._view.lost} of the messages will not be delivered")
+            if self._sent_files:
+                await self._wait_for_files()
+            failed = list(self._files.not_taken())
+            if failed:
+                raise Failure(f"not taken by the peer: {', '.join(failed)}")
             return ExitCode.OK
         text = "not all messages were delivered in time; the node continues to deliver them"
         raise Failure(text, ExitCode.TIMEOUT)
+
+    async def _wait_for_change(self) -> None:
+        self._changed = anyio.Event()
+        await self._changed.wait()
+
+    async def _wait_for_files(self) -> None:
+        """Wait until no sent file is on its way, and the records that say so are read."""
+        while True:
+            transfers = await self._client.transfers(self._chat)
+            if self._sent_files.isdisjoint(each.uuid for each in transfers):
+                break
+            await anyio.sleep(REPORT_EVERY_S)
+        tail = (await self._client.chat_with(self._chat.id)).tail
+        while self._shown_to < tail:
+            await self._wait_for_change()
 
     # The conversation.
 
@@ -458,6 +508,7 @@ class Dialogue:
 
     async def _show_history(self, chat: ChatInfo) -> None:
         count = self._options.history
+        self._saved_from = chat.tail
         if not chat.tail or not (count or chat.unread):
             return
         unread_from = max(chat.read, chat.tail - UNREAD_RECORDS_MAX) if chat.unread else chat.tail
@@ -466,8 +517,11 @@ class Dialogue:
             self._files.learn(sequence, record)
         if unread_from > chat.read and chat.unread and self._screen.is_interactive:
             await self._screen.show(["--- what is unread for longest is not shown: see --history"])
+        shown = page[first_shown(page, count, unread_from) :]
+        self._saved_from = shown[0][0] if shown else chat.tail
+        await self._save_received()
         if self._options.as_json:
-            await self._show_objects(page[first_shown(page, count, unread_from) :])
+            await self._show_objects(shown)
         else:
             is_plain = not self._screen.is_interactive
             lines = self._view.history(page, count, unread_from, is_plain=is_plain)
@@ -499,9 +553,11 @@ class Dialogue:
     async def _show_records(self, records: Page) -> None:
         await self._learn_names(records)
         if self._options.as_json:
-            for _, record in records:
+            for sequence, record in records:
                 self._view.take(record)
+                self._files.learn(sequence, record)
             await self._show_objects(records)
+            await self._save_received()
             return
         lines: list[str] = []
         for sequence, record in records:
@@ -511,6 +567,7 @@ class Dialogue:
             elif record.kind is Kind.IN and shown:
                 lines += self._view.plain(record)
         await self._screen.show(lines)
+        await self._save_received()
 
     async def _show_objects(self, records: Page) -> None:
         who = {"peer": self._chat.name, "id": self._chat.id}

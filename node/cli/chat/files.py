@@ -87,6 +87,13 @@ class KnownFiles:
             if each.record.kind is Kind.IN and each.transfer is Transfer.RECEIVED:
                 yield each
 
+    def not_taken(self) -> Iterator[str]:
+        """The names of the files of this node that the peer does not have, and will not get."""
+        for each in self._files.values():
+            is_over = each.transfer in (Transfer.REFUSED, Transfer.EXPIRED)
+            if each.record.kind is Kind.OUT and is_over:
+                yield each.name
+
     def learn(self, sequence: int, record: Record) -> list[str]:
         """Take a record; the lines about a new state."""
         if record.kind in (Kind.IN, Kind.OUT) and record.file is not None:

@@ -51,6 +51,24 @@ def test_each_line_of_stdin_is_a_message(pair: Pair) -> None:
     assert lines == ["alice: two äöü", "alice: /three"]
 
 
+def test_files_are_sent_and_saved_without_a_terminal(pair: Pair, tmp_path: Path) -> None:
+    alice, bob = pair
+    sent, folder = tmp_path / "pond.txt", tmp_path / "in"
+    folder.mkdir()
+    sent.write_bytes(b"fish\n" * 30_000)
+    options = ("--file", str(sent), "--wait", "30")
+    alice.do("chat", "bob", *options, typed=b"look\n")
+    words = ("chat", "alice", "--history", "2", "--save", str(folder))
+    for name in ("pond.txt", "pond (1).txt"):
+        lines = bob.do(*words).splitlines()
+        assert lines == ["alice: file: pond.txt (150.0 kB)", "alice: look"]
+        assert (folder / name).read_bytes() == sent.read_bytes()
+    assert [each.name for each in sorted(folder.iterdir())] == ["pond (1).txt", "pond.txt"]
+    assert "no such file" in alice.do("chat", "bob", "--file", "nowhere.txt", code=1)
+    assert "no such folder" in alice.do("chat", "bob", "--save", str(sent), code=2)
+    assert "need a peer" in alice.do("chat", "--file", str(sent), code=2)
+
+
 def test_json_has_everything_that_is_known(pair: Pair) -> None:
     alice, bob = pair
     alice.do("chat", "bob", "--wait", "10", typed=b"with a receipt\n")
