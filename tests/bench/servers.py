@@ -17,7 +17,7 @@ from pathlib import Path
 from millpond.node.bench.own_node import MEMORY_FILE_SYSTEMS, file_system
 
 ROOT = Path(__file__).resolve().parents[2]
-START_LIMIT_S = 20.0
+START_LIMIT_S = 60.0
 STOP_LIMIT_S = 10.0
 POLL_S = 0.02
 HOW_TO_GET = {"s2": " (cargo install s2-cli builds it, in half an hour)"}

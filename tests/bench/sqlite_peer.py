@@ -116,7 +116,8 @@ async def serve(folder: Path, port: int) -> None:
     committer = Committer(folder / "messages.sqlite3", loop)
     server = await loop.create_server(lambda: Connection(committer), "127.0.0.1", port)
     loop.add_signal_handler(signal.SIGTERM, stopped.set)
-    print(json.dumps({"listeners": {"p2p": f"127.0.0.1:{port}"}}), flush=True)
+    ready = {"listeners": {"p2p": f"127.0.0.1:{port}"}, "durability": "disk"}
+    print(json.dumps(ready), flush=True)
     await stopped.wait()
     server.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,18 @@ def test_rows_without_a_floor_are_measured_once(monkeypatch):
         compare.measure_row(plan, each)
         counts[has_floor] = len(measured)
     assert counts == {True: 6, False: 2}
+
+
+def test_the_peer_on_sqlite_comes_up(tmp_path):
+    spec = load_rows(BENCH)[0]["sqlite"]
+    core = min(os.sched_getaffinity(0))
+    try:
+        with servers.running(spec, sys.executable, core, tmp_path) as server:
+            assert server.port("p2p")
+    except servers.NotRun as reason:
+        if "in memory" not in str(reason):
+            raise
+        pytest.skip(str(reason))
 
 
 def test_a_row_of_the_table_that_was_never_measured_is_there_all_the_same():
