@@ -487,6 +487,8 @@ def _store(sources: StatusSources) -> dict[str, int | bool | str]:
         stats = store.stats
         found |= {"journal_bytes": stats.journal_bytes, "segments": stats.segments}
         found |= {"files": stats.files, "damages": stats.damages}
+    elif store.damages:
+        found["damages"] = len(store.damages)
     return found
 
 

@@ -54,6 +54,9 @@ class ServerStats(msgspec.Struct, frozen=True):
     partitions: int
     waiting_bytes: int
     health: Health
+    damages: int = 0
+    damaged: list[str] = []
+    """The first of them, with their keys."""
 
 
 def server_stats(store: Store) -> ServerStats | None:

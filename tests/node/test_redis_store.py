@@ -127,6 +127,30 @@ def test_a_node_stops_in_time_while_redis_does_not_answer(
         assert run(node, "recv", CHANNEL, "-n", "1") == "text\n"
 
 
+def test_a_channel_whose_values_are_not_understood_is_a_damage(
+    redis: RedisServer, tmp_path: Path
+) -> None:
+    with serving(*words(redis, tmp_path / "data")) as node:
+        run(node, "put", CHANNEL, "text")
+        run(node, "put", "chat/2", "more")
+    redis.command("HSET", "millpond:{chat/1}:messages", "1", "no change")
+    with serving(*words(redis, tmp_path / "data")) as node:
+        refused = command("put", CHANNEL, "again", "--connect", node.urls["tcp"])
+        assert refused.returncode == 1
+        assert run(node, "recv", "chat/2", "-n", "1") == "more\n"
+        doctor = command("doctor", "--connect", node.urls["tcp"])
+        assert doctor.returncode == 1
+        assert b"millpond:{chat/1}:*: a value is not understood" in doctor.stdout
+        assert "1: `millpond doctor` tells which" in run(node, "info")
+
+
+def test_a_store_of_a_later_version_is_named(redis: RedisServer, tmp_path: Path) -> None:
+    redis.command("SET", "millpond:format", "9")
+    done = command("serve", *words(redis, tmp_path / "data"), "--p2p", "127.0.0.1:0")
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"millpond serve: store: ") and b"format 9" in done.stderr
+
+
 def test_a_second_node_with_the_prefix_does_not_start(redis: RedisServer, tmp_path: Path) -> None:
     with serving(*words(redis, tmp_path / "data")) as node:
         other = command("serve", *words(redis, tmp_path / "other"), "--p2p", "127.0.0.1:0")

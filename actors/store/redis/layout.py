@@ -1,6 +1,7 @@
 """The keys of a partition in Redis, and changes as the arguments of one script.
 
     PREFIX:partitions             set of the names of all partitions
+    PREFIX:format                 version of the keys and values
     PREFIX:facts                  hash of facts of the node, such as its instance
     PREFIX:epoch                  counts the processes that have owned the prefix
     PREFIX:owner                  the process that owns it, for a time

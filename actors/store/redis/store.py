@@ -90,7 +90,7 @@ from millpond.actors.store.redis.layout import (
     write_argument,
 )
 from millpond.actors.store.redis.reads import load_log, load_queue, read_log
-from millpond.actors.store.repair.quarantine import Damage
+from millpond.actors.store.repair.quarantine import Damage, log_damage
 from millpond.actors.store.settings import StoreEnvironment
 from millpond.actors.store.workers import StoreWorker, WorkerTask
 
@@ -103,7 +103,11 @@ PENDING_BYTES_MAX = 64 * 2**20
 LAZY_S = 0.005
 """Writes that no client waits for go with one that a client waits for, or alone after this time."""
 CLAIM_BATCH = 1000
+FORMAT = 1
+"""The version of the keys and values; a store of a later one is not opened."""
 CLOSE_S = 10.0
+DAMAGES_SHOWN = 10
+TEXT_MAX = 200
 CLOSE_TRIES = 10
 FOREVER = 2.0**53
 
@@ -235,6 +239,18 @@ class State(NamedTuple):
 _NOTHING = State(0, 0, 0, None, LogBounds())
 
 
+def is_of_wrong_type(error: RedisRefused | RedisMoving) -> bool:
+    """True: a key is of another type than the store makes it."""
+    return str(error).startswith("WRONGTYPE")
+
+
+def answered(result: Any) -> Deferred[Any]:
+    """A deferred answer that is there."""
+    answer: Deferred[Any] = Deferred()
+    answer.finish(result)
+    return answer
+
+
 class Write(NamedTuple):
     """A write on its way. `before` is the state of its partition before it."""
 
@@ -358,10 +374,14 @@ class RedisStore:
                     " the settings of the server"
                 )
             self._load_scripts()
+            self._check_format()
             self._own()
             self._claim_all()
             found = connection.scan(f"{self.url.prefix}:facts")
             self.facts = {name.decode(): int(value) for name, value in found.items()}
+        except (RedisRefused, ValueError) as error:
+            connection.close()
+            raise RedisConfigError(self._foreign(error)) from error
         except BaseException:
             connection.close()
             raise
@@ -377,8 +397,32 @@ class RedisStore:
         self._renew, self._release = script(RENEW_SCRIPT), script(RELEASE_SCRIPT)
         self._next_epoch = script(EPOCH_SCRIPT)
 
+    def _foreign(self, error: object) -> str:
+        return (
+            f"a key of {self.url.shown} is not of a node ({error}): another program may use this"
+            " prefix; choose one by ?prefix="
+        )
+
+    def _check_format(self) -> None:
+        """Raises RedisConfigError for keys of a later version, RedisAway, RedisRefused."""
+        key = f"{self.url.prefix}:format"
+        (found,) = self.connection.run([("GET", key)])
+        if found is None:
+            written, found = self.connection.run([("SET", key, FORMAT, "NX"), ("GET", key)])
+            if found is None and isinstance(written, RedisRefused):
+                return  # it is full; the next start writes it
+        if isinstance(found, RedisMoving):
+            raise RedisAway(str(found))
+        if isinstance(found, RedisRefused):
+            raise found
+        if int(found) > FORMAT:
+            raise RedisConfigError(
+                f"{self.url.shown} has format {int(found)}, which a later version wrote; this one"
+                f" knows {FORMAT}: use that version, or another prefix"
+            )
+
     def _own(self) -> None:
-        """Become the owner of the prefix. Raises StoreLost, RedisAway."""
+        """Become the owner of the prefix. Raises StoreLost, RedisAway, RedisRefused."""
         if not self._renewed():
             (owner,) = self.connection.run([("GET", f"{self.url.prefix}:owner")])
             other = owner.decode(errors="replace").partition(" ")[2] if owner else "another process"
@@ -388,7 +432,9 @@ class RedisStore:
             )
         command = ("EVALSHA", self._next_epoch, 1, f"{self.url.prefix}:epoch")
         (epoch,) = self.connection.run([command])
-        if isinstance(epoch, RedisRefused | RedisMoving):
+        if isinstance(epoch, RedisRefused):
+            raise epoch
+        if isinstance(epoch, RedisMoving):
             raise RedisAway(str(epoch))
         self._epoch = str(epoch)
 
@@ -396,6 +442,8 @@ class RedisStore:
         lease_ms = str(round(self._settings.lease_s * 1000))
         key = f"{self.url.prefix}:owner"
         (reply,) = self.connection.run([("EVALSHA", self._renew, 1, key, self._owner, lease_ms)])
+        if isinstance(reply, RedisRefused) and is_of_wrong_type(reply):
+            raise reply
         if isinstance(reply, RedisRefused | RedisMoving):
             raise RedisAway(str(reply))
         self._renewed_at = self.environment.now()
@@ -413,6 +461,9 @@ class RedisStore:
                 self._adopt(name, path, reply)
 
     def _adopt(self, name: bytes, paths: PartitionKeys, reply: Any) -> None:
+        if isinstance(reply, RedisRefused) and is_of_wrong_type(reply):
+            self._adopt_damaged(Entry(name, PartitionKind.QUEUE, paths), "meta", reply)
+            return
         if isinstance(reply, RedisRefused | RedisMoving):
             raise RedisAway(str(reply))
         if reply == FENCED:
@@ -425,18 +476,36 @@ class RedisStore:
         if b"kind" not in meta:  # the same, and there was another owner since
             self.connection.run(self._forget_commands(name, paths, 0))
             return
-        if b"messages" not in meta:
-            raise RedisConfigError(f"the keys of {name!r} are not those of this version")
-        kind = PartitionKind[meta[b"kind"].decode().upper()]
-        entry = self._entries[name] = Entry(name, kind, paths)
-        entry.read_meta(meta)
+        entry = Entry(name, PartitionKind.QUEUE, paths)
+        try:
+            entry.kind = PartitionKind[meta[b"kind"].decode().upper()]
+            entry.read_meta(meta)
+        except (KeyError, ValueError) as error:
+            self._adopt_damaged(entry, "meta", f"{type(error).__name__}: {error}")
+            return
+        self._entries[name] = entry
         self.last_id = max(self.last_id, entry.last_id)
-        if kind is PartitionKind.LOG:
+        if entry.kind is PartitionKind.LOG:
             self.usage.log_bytes += entry.bytes
         else:
             self.usage.messages += entry.messages
             self.usage.bytes += entry.bytes
             self.usage.keys += entry.keys
+
+    def _adopt_damaged(self, entry: Entry, part: str, error: object) -> None:
+        """A partition of which too little is known: it has no content, and is not served."""
+        self._entries[entry.name] = Entry(entry.name, entry.kind, entry.paths)
+        self._add_damage(Damage(entry.paths[META], f"{part}: {error}", entry.name))
+
+    def _add_damage(self, damage: Damage) -> None:
+        """The partition is not served, and `damages` and the log tell of it. A start finds again
+        what is damaged still."""
+        entry = None if damage.name is None else self._entries.get(damage.name)
+        if entry is None or entry.fault is not None:
+            return
+        entry.fault = Fault.DAMAGED
+        self.damages.append(damage)
+        log_damage(damage)
 
     def save_facts(self, facts: dict[str, int]) -> None:
         """Store facts of the node, such as its instance; only right after `open`. Raises RedisAway,
@@ -490,6 +559,8 @@ class RedisStore:
             len(self._entries),
             self._pending_bytes,
             self.health,
+            len(self.damages),
+            [f"{each.where}: {each.text}"[:TEXT_MAX] for each in self.damages[:DAMAGES_SHOWN]],
         )
 
     # The interface.
@@ -503,7 +574,7 @@ class RedisStore:
 
     def stored_queues(self) -> Iterator[StoredQueue]:
         for entry in self._entries.values():
-            if entry.kind is PartitionKind.QUEUE:
+            if entry.kind is PartitionKind.QUEUE and entry.fault is None:
                 yield StoredQueue(entry.name, entry.deadline)
 
     def logs(self) -> Iterator[bytes]:
@@ -518,6 +589,8 @@ class RedisStore:
         if self.cipher is not None and self.cipher.covers(name):
             changes = encrypted_changes(self.cipher, name, changes)
         entry = self._entries.get(name)
+        if entry is not None and entry.fault is not None:
+            return refused() if is_awaited else None
         if entry is None:
             paths = PartitionKeys(self.url.prefix, name)
             entry = self._entries[name] = Entry(name, kind_of(changes[0]), paths, NEW)
@@ -548,12 +621,16 @@ class RedisStore:
         entry = self._entries.get(name)
         if entry is None:
             return Snapshot()
+        if entry.fault is not None:
+            return answered(entry.fault)
         return self._read(name, lambda connection: load_queue(connection, entry.paths, entry.mode))
 
     def log_snapshot(self, name: bytes) -> LogSnapshot | Deferred[LogSnapshot | Fault]:
         entry = self._entries.get(name)
         if entry is None:
             return LogSnapshot()
+        if entry.fault is not None:
+            return answered(entry.fault)
         bounds, size = entry.bounds, entry.bytes
         return self._read(name, lambda connection: load_log(connection, entry.paths, bounds, size))
 
@@ -574,6 +651,9 @@ class RedisStore:
         entry, cipher = self._entries.get(name), self.cipher
         if entry is None:  # deleted meanwhile
             answer.finish([])
+            return
+        if entry.fault is not None:
+            answer.finish(entry.fault)
             return
         trim_point = entry.bounds.trim_point
 
@@ -627,6 +707,9 @@ class RedisStore:
         except RedisAway as error:
             self._away, self._tried_at = str(error) or type(error).__name__, now
             return Outcome(answers + self._failed_reads(), self._away)
+        except RedisRefused as error:  # of a key of the node, not of a partition
+            self._is_over = True
+            return Outcome(answers, str(error), StoreLost(self._foreign(error)))
         except StoreLost as error:
             self._is_over = True
             return Outcome(answers, str(error), error)
@@ -785,21 +868,28 @@ class RedisStore:
                 return ()
 
     def _read_one(self, item: Read) -> Any:
-        """The answer of a read, a Fault, or a RedisMoving. Raises RedisAway, StoreLost."""
-        damage: BadChange | None = None
-        found: Any = Fault.DAMAGED
+        """The answer of a read, a Fault, a Damage, or a RedisMoving. Raises RedisAway,
+        StoreLost."""
+        found: Any
         try:
             found = item.read(self.connection)
         except RedisMoving as error:
             return error
         except BadChange as error:
-            damage = error
+            found = Damage(self._stem(item.name), f"a value is not understood: {error}", item.name)
+        except RedisRefused as error:
+            if is_of_wrong_type(error):
+                found = Damage(self._stem(item.name), str(error), item.name)
+            else:
+                log.error("read refused by Redis: name=%r error=%s", item.name, error)
+                found = Fault.UNREADABLE
         if self.connection.connects != self._connects:
             # Over a new connection it may be the content of a server that has lost some.
             self._require_same_servers()
-        if damage is not None:
-            log.error("stored value not understood: error=%s", damage)
         return found
+
+    def _stem(self, name: bytes) -> str:
+        return PartitionKeys(self.url.prefix, name)[META].removesuffix("meta") + "*"
 
     # In the loop's thread.
 
@@ -808,6 +898,9 @@ class RedisStore:
             match item:
                 case Write():
                     self._answered(item, reply)
+                case Read() if isinstance(reply, Damage):
+                    self._add_damage(reply)
+                    item.done(Fault.DAMAGED)
                 case Read():
                     item.done(Fault.UNREADABLE if isinstance(reply, RedisMoving) else reply)
                 case Naming(entry=entry):
@@ -851,6 +944,8 @@ class RedisStore:
         if isinstance(reply, RedisRefused | RedisMoving):
             self.health.failures += 1
             log.error("write refused by Redis: name=%r error=%s", entry.name, reply)
+            if is_of_wrong_type(reply):  # some of the write may be done, so it is not served
+                self._add_damage(Damage(self._stem(entry.name), str(reply), entry.name))
         if item.lsn > entry.broken_until:
             entry.broken_until, entry.chain = entry.chain, entry.applied
             self._set_state(entry, item.before)

@@ -159,10 +159,12 @@ def _redis_rows(redis: dict[str, Any] | None) -> dict[str, str]:
         return {}
     health = redis["health"]
     state = "writable" if health["is_writable"] else f"NOT WRITABLE: {health['reason']}"
+    damages = redis.get("damages", 0)  # a node of an older version has none
     return {
         "redis": f"{redis['url']}, durability up to {redis['durability']} ({redis['reason']})",
         "store": f"{state}, {health['failures']} failures, {redis['partitions']} partitions, "
         f"{size_text(redis['waiting_bytes'])} on their way",
+        **({"damaged": f"{damages}: `millpond doctor` tells which"} if damages else {}),
     }
 
 

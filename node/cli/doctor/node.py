@@ -110,6 +110,11 @@ def _store(answer: dict[str, Any] | None) -> Generator[Finding]:
     store, redis = answer["store"], answer.get("redis")  # a node of an older version has no redis
     if redis is not None:
         yield _redis(redis)
+        for text in redis.get("damaged", ()):  # a node of an older version has none
+            advice = "it is not served; restore the keys, or remove them all while the node is down"
+            yield Finding("damage", "fail", f"{text}; {advice}")
+        if redis.get("damages", 0) > len(redis.get("damaged", ())):
+            yield Finding("damage", "fail", f"{redis['damages']} damages in all")
         return
     if store is None:
         yield Finding("store", "ok", "in memory only: a restart loses all messages")

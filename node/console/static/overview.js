@@ -136,6 +136,8 @@ function storeOf({ store, redis, durability }) {
       ["Highest durability", plain(`${redis.durability} (${redis.reason})`)],
       ["Channels and streams", count(redis.partitions)],
       ["On their way", bytes(redis.waiting_bytes)],
+      ...redis.damaged.map((text) => ["Damaged", plain(text)]),
+      ...(redis.damages > redis.damaged.length ? [["Damages in all", count(redis.damages)]] : []),
     ]);
   }
   if (store === null) return empty("Nothing is on disk.", `This node keeps everything in ${durability}: it is gone when the node stops.`);

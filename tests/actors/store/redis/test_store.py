@@ -247,10 +247,11 @@ def test_nothing_is_left_of_an_empty_partition(server: RedisServer, url: str) ->
     run = Run(url)
     run.write(NAME, ModeSet(Mode.QUEUE), put(1), AttemptsSet(1, 2))
     run.write(LOG, chunk(0), MetadataSet(b"a", b"b"))
-    assert server.command("DBSIZE") == "10"
+    assert server.command("DBSIZE") == "11"
     run.write(NAME, MessageRemoved(1, 1, None, 3))
     run.write(LOG, LogDeleted(600))
-    assert sorted(server.command("KEYS", "*").split()) == ["millpond:epoch", "millpond:owner"]
+    left = sorted(server.command("KEYS", "*").split())
+    assert left == ["millpond:epoch", "millpond:format", "millpond:owner"]
     assert run.store.usage == Usage() and run.load() == Snapshot()
     # Two in one go: the second write follows the one that emptied the partition.
     first = run.store.write(NAME, [put(2), MessageRemoved(2, 2, None, 3)])
@@ -687,6 +688,133 @@ def test_an_owner_that_is_paused_while_it_makes_a_channel_is_fenced(
     assert not results and len(paused.lost) == 1 and owner.load() == Snapshot()
     assert owner.write(NAME, put(2)) is None and owner.load().rows == [put(2)]
     owner.store.close()
+
+
+# Damages.
+
+STEM = "millpond:{orders/%7B7%7D %C3%A9}:"
+LOG_STEM = "millpond:{streams/%7Borders%7D}:"
+DAMAGES = (
+    ("messages", ("HSET", STEM + "messages", "1", "no change")),
+    ("messages", ("SET", STEM + "messages", "text")),
+    ("attributes", ("SET", STEM + "attributes", "text")),
+    ("acks", ("HSET", STEM + "acks", "1", " x ")),
+    ("subscribers", ("HSET", STEM + "subscribers", "s1", "no change")),
+)
+
+
+@pytest.mark.parametrize(("part", "words"), DAMAGES)
+def test_a_value_that_is_not_understood_is_a_damage_of_its_channel(
+    server: RedisServer, url: str, part: str, words: tuple[str, ...]
+) -> None:
+    run = Run(url)
+    assert run.write(NAME, ModeSet(Mode.QUEUE), put(1)) is None
+    assert run.write(b"other", put(2)) is None
+    run.store.close()
+    server.command("DEL", STEM + part)
+    assert "ERR" not in server.command(*words)
+    run = Run(url)
+    assert run.finish(run.store.load(NAME)) is Fault.DAMAGED
+    (damage,) = run.store.damages
+    assert damage.name == NAME and damage.where == STEM + "*"
+    assert run.finish(run.store.load(NAME)) is Fault.DAMAGED and len(run.store.damages) == 1
+    assert run.write(NAME, put(3)) is Fault.NOT_STORED
+    assert run.store.write(NAME, [AttemptsSet(1, 1)]) is None
+    assert run.load(b"other").rows == [put(2)] and run.store.health.is_writable
+    stats = run.store.server_stats
+    assert stats.damages == 1 and stats.damaged[0].startswith(damage.where)
+    run.store.close()
+
+
+def test_a_key_of_another_type_refuses_the_write_that_meets_it(
+    server: RedisServer, url: str
+) -> None:
+    run = Run(url)
+    assert run.write(NAME, put(1)) is None
+    server.command("SET", STEM + "keys", "text")
+    assert run.write(NAME, put(2)) is Fault.NOT_STORED
+    assert [each.name for each in run.store.damages] == [NAME]
+    assert run.finish(run.store.load(NAME)) is Fault.DAMAGED
+    server.command("DEL", STEM + "keys")
+    run.store.close()
+    again = Run(url)
+    assert again.store.damages == [] and put(1) in again.load().rows
+    again.store.close()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("HSET", LOG_STEM + "bounds", "a", "b"),
+        ("XADD", LOG_STEM + "bounds", "0-10", "b", "short"),
+        ("XADD", LOG_STEM + "bounds", "0-10", "c", "d"),
+    ],
+)
+def test_bounds_that_are_not_understood_are_a_damage_of_their_stream(
+    server: RedisServer, url: str, words: tuple[str, ...]
+) -> None:
+    run = Run(url)
+    assert run.write(LOG, chunk(0)) is None
+    server.command("DEL", LOG_STEM + "bounds")
+    assert "ERR" not in server.command(*words)
+    assert run.finish(run.store.read(LOG, ALL)) is Fault.DAMAGED
+    assert [each.name for each in run.store.damages] == [LOG]
+    assert run.finish(run.store.log_snapshot(LOG)) is Fault.DAMAGED
+    assert run.write(LOG, chunk(10)) is Fault.NOT_STORED
+    run.store.close()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("HSET", STEM + "meta", "messages", "many"),
+        ("HSET", STEM + "meta", "kind", "tree"),
+        ("HDEL", STEM + "meta", "bytes"),
+        ("SET", STEM + "meta", "text"),
+    ],
+)
+def test_a_meta_that_is_not_understood_is_a_damage_at_the_start(
+    server: RedisServer, url: str, words: tuple[str, ...]
+) -> None:
+    run = Run(url)
+    assert run.write(NAME, put(1)) is None and run.write(b"other", put(2)) is None
+    run.store.close()
+    assert "ERR" not in server.command(*words)
+    again = Run(url)
+    assert [each.name for each in again.store.damages] == [NAME]
+    assert again.finish(again.store.load(NAME)) is Fault.DAMAGED
+    assert again.write(NAME, put(3)) is Fault.NOT_STORED
+    assert again.load(b"other").rows == [put(2)]
+    again.store.close()
+
+
+@pytest.mark.parametrize("key", ["partitions", "owner", "epoch", "facts", "format"])
+def test_keys_of_another_program_are_named(server: RedisServer, url: str, key: str) -> None:
+    server.command(
+        *("HSET", f"millpond:{key}", "a", "b")
+        if key != "facts"
+        else ("SET", f"millpond:{key}", "b")
+    )
+    with pytest.raises(RedisConfigError, match=r"is not of a node .* choose one by \?prefix="):
+        Run(url)
+
+
+def test_a_node_ends_when_its_own_key_is_replaced(server: RedisServer, url: str) -> None:
+    run = Run(url)
+    server.command("DEL", "millpond:owner")
+    server.command("HSET", "millpond:owner", "a", "b")
+    run.clock.now += 6
+    run.work(idle=True)
+    assert len(run.lost) == 1 and "another program" in str(run.lost[0])
+
+
+def test_a_store_of_a_later_version_is_not_opened(server: RedisServer, url: str) -> None:
+    Run(url).store.close()
+    assert server.command("GET", "millpond:format") == "1"
+    server.command("SET", "millpond:format", "2")
+    with pytest.raises(RedisConfigError, match="format 2, which a later version wrote"):
+        Run(url)
+    assert server.command("EXISTS", "millpond:owner") == "0"
 
 
 # Configuration.
