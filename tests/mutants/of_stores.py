@@ -19,6 +19,8 @@ MISPLACED = "tests/actors/store/test_misplaced_pages.py::"
 SUBSCRIBERS = "tests/actors/store/test_subscriber_tables.py::"
 READER = "tests/actors/store/test_journal_reader.py::TestMisplaced::"
 STANDBY = "tests/node/replica/test_standby.py::"
+COLD = "tests/actors/store/test_cold_chunks.py::"
+COLD_STREAMS = "tests/node/replica/test_cold_streams.py::"
 JUMPS = "tests/node/testing/test_clock_jumps.py::"
 
 STORE_MUTANTS: tuple[Mutant, ...] = (
@@ -462,6 +464,62 @@ STORE_MUTANTS: tuple[Mutant, ...] = (
         "        self._keep(name)\n        try:\n",
         "        try:\n",
         SNAPSHOTS + "test_a_copy_has_what_was_there_at_its_beginning",
+    ),
+    Mutant(
+        "a reference replaces a chunk that is another one by now",
+        Fault.SNAPSHOTS,
+        "actors/store/partitions/log_tables.py",
+        "        if record is None or _decode(record, header.seed) != chunk:\n",
+        "        if record is None:\n",
+        COLD + "test_what_changed_since_it_was_read_stays_as_it_is",
+    ),
+    Mutant(
+        "a reference passes for data",
+        Fault.SNAPSHOTS,
+        "actors/store/partitions/log_tables.py",
+        "    if crc_of((*record[:7], COLD) if is_cold else record[:7], seed) != record[7]:\n",
+        "    if crc_of((*record[:7], COLD), seed) != record[7] != crc_of(record[:7], seed):\n",
+        COLD + "test_a_reference_is_not_taken_for_data_nor_data_for_a_reference",
+    ),
+    Mutant(
+        "cold bytes are not counted",
+        Fault.SNAPSHOTS,
+        "actors/store/partitions/log_tables.py",
+        '        f"SELECT coalesce(sum(count), 0), coalesce(sum({_SIZE}), 0), "\n',
+        '        f"SELECT coalesce(sum(count), 0), coalesce(sum(length(data)), 0), "\n',
+        COLD + "test_a_trim_and_a_deletion_take_cold_chunks_as_others",
+    ),
+    Mutant(
+        "a cold object that an upload has made is removed before a file refers to it",
+        Fault.SNAPSHOTS,
+        "node/replica/cold.py",
+        "        if self._under_way is not None:\n            return self._under_way\n",
+        "",
+        COLD_STREAMS + "test_an_upload_under_way_outlives_a_removal",
+    ),
+    Mutant(
+        "cold objects of kept snapshots are removed",
+        Fault.SNAPSHOTS,
+        "node/replica/snapshots.py",
+        "if (key := cold_key(name)) < end and key not in needed]\n",
+        "if cold_key(name) < end]\n",
+        COLD_STREAMS + "test_objects_go_once_no_kept_snapshot_needs_them",
+    ),
+    Mutant(
+        "a cold object is not compared with its hash",
+        Fault.SNAPSHOTS,
+        "node/replica/cold_objects.py",
+        "    if len(body) != header.size or sha256(body).digest() != header.sha256:\n",
+        "    if len(body) != header.size:\n",
+        COLD_STREAMS + "test_a_damaged_object_is_named_and_nothing_else_is_affected[damaged]",
+    ),
+    Mutant(
+        "a cold read that fails is an empty one",
+        Fault.SNAPSHOTS,
+        "node/replica/cold.py",
+        "        read.done(found or Fault.COLD)\n",
+        "        read.done(found)\n",
+        COLD_STREAMS + "test_reads_of_cold_records_are_refused_while_the_object_store_is_away",
     ),
     Mutant(
         "acks that nobody waits for are behind the moment of a snapshot",

@@ -18,7 +18,8 @@ from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.partitions.file_pool import file_name
 from millpond.actors.streams.names import stream_cell
 from millpond.node.cli.commands.backup import damages_in
-from millpond.node.client.requests.errors import LimitExceeded
+from millpond.node.client.requests.errors import LimitExceeded, StoreFailed
+from millpond.node.client.rustlog.client import connect_rustlog
 from millpond.node.client.s3p.client import FIRST, S3p, connect_s3p
 from millpond.node.client.s3p.records import RecordId
 from millpond.node.config import Config, ConfigError
@@ -32,16 +33,18 @@ from millpond.node.replica.objects import COLD
 from millpond.node.replica.restoration import ReplicaRestoration, verify
 from millpond.node.replica.snapshots import prune
 from millpond.node.replica.standby import Standby
+from tests.node.http.clients import get
 from tests.node.outbox.peer_nodes import until
 
 pytestmark = pytest.mark.anyio
 
 LIMIT_S = 60.0
-CLOSED = dict.fromkeys(("ws", "rustlog", "http"), "off")
+CLOSED = {"p2p": "off", **dict.fromkeys(("ws", "rustlog", "http"), "off")}
 BODY_BYTES = 10_000
 APPENDS, RECORDS = 40, 10
 LOCAL_BYTES = 2**20
 REFUSED = "storage failed"
+S2 = ("s2-basin: millpond",)
 
 
 @pytest.fixture
@@ -84,7 +87,6 @@ def config_of(tmp_path: Path, **settings: Any) -> Config:
         **{
             "data": str(tmp_path / "data"),
             "replica": f"file://{tmp_path}/replica",
-            "p2p": "off",
             "s3p": "127.0.0.1:0",
             "segment_bytes": 2**18,
             "journal_bytes_max": 2**19,
@@ -469,3 +471,39 @@ async def test_a_standby_serves_cold_records_after_its_takeover(
         await snapshot(node)
         prune(objects, 0.0, 2.0**40)
         assert await numbers_of(client) == [*ALL, len(ALL)]
+
+
+async def test_each_protocol_has_its_error_for_an_object_store_that_is_away(
+    tmp_path: Path, objects: ColdFolder
+) -> None:
+    """One that its clients may repeat; afterwards each reads everything."""
+    config = config_of(tmp_path, rustlog="127.0.0.1:0", http="127.0.0.1:0")
+    async with serving(config) as (node, client):
+        rustlog, http = node.listeners["rustlog"], node.listeners["http"]
+        await fill(client)
+        async with connect_rustlog(rustlog) as broker:
+            await broker.create_topic("topic")
+            for number in range(APPENDS):
+                first = number * RECORDS
+                await broker.produce("topic", [body(first + each) for each in range(RECORDS)])
+            await cooled(node, 4 * 2**20)
+            objects.is_away = True
+            with pytest.raises(StoreFailed):
+                await broker.fetch("topic", 0)
+            s2, text = await get(http, "/v1/streams/logs/records?seq_num=0&count=5", S2)
+            assert s2 in (500, 503), text
+            assert b'"code":"storage"' in text
+            durable, text = await get(http, "/v1/stream/logs?offset=-1")
+            assert durable == 503 and b"storage" in text
+            objects.is_away = False
+            found = (await broker.fetch("topic", 0, max_bytes=50_000)).records
+            assert [each.data for each in found] == [body(each) for each in range(len(found))]
+        s2, text = await get(http, "/v1/streams/logs/records?seq_num=0&count=5", S2)
+        assert s2 == 200 and text.count(b"seq_num") == 5
+        durable, text = await get(http, "/v1/stream/logs?offset=-1")
+        assert durable == 200 and text.startswith(body(0))
+        ready, text = await get(http, "/ready")
+        assert ready == 200 and b"cold" not in text
+        _, text = await get(http, "/metrics")
+        assert b"millpond_replica_cold_errors_total 0" not in text
+        assert b"millpond_replica_cold_errors_total" in text
