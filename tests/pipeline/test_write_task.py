@@ -33,6 +33,7 @@ from millpond.pipeline.spark.write_task import (
 from tests.pipeline.pipeline_nodes import ROOT, NodeProcess
 
 PROTOBUF = "application/protobuf"
+PARTS = 60
 
 
 def sink(node: NodeProcess, **given: str) -> SinkOptions:
@@ -155,6 +156,29 @@ def test_nothing_is_decided_for_a_batch_that_is_not_whole(shared_node: NodeProce
             publish(sink(shared_node), parts, once=False)
     assert shared_node.values("whole") == []
     assert publish(sink(shared_node), [part], once=False) == {"whole": "published"}
+
+
+def test_the_parts_of_a_batch_wait_for_the_disk_together(node: NodeProcess) -> None:
+    """Each wait is long on a busy machine: one to stage a part, and as many to publish a batch of
+    sixty parts as of one."""
+    node.make("syncs")
+
+    def syncs() -> float:
+        with node.wire() as wire:
+            lines = wire.request_bytes("GET", "/metrics").decode().splitlines()
+        (found,) = [each for each in lines if each.startswith("millpond_journal_syncs_total")]
+        return float(found.split()[1])
+
+    options = sink(node, topic="syncs")
+    parts = []
+    before = syncs()
+    for number in range(PARTS):
+        parts += Stager(options, "w", 1).stage([frame(b"%d" % number)])
+    between = syncs()
+    assert between - before <= 1.2 * PARTS
+    assert publish(options, parts, once=False) == {"syncs": "published"}
+    assert syncs() - between <= PARTS / 4
+    assert len(node.values("syncs")) == PARTS
 
 
 def test_abandoned_parts_are_gone(shared_node: NodeProcess) -> None:

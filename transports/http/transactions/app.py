@@ -142,7 +142,7 @@ async def _drop(services: TransactionNodeServices, context: S2Context, part: Sta
             publisher = Publisher(services, cells, part.target, part.writer)
             if await publisher.needs(part):
                 raise conflict("the batch is decided, and will be published")
-            await drop(cells, part, services.stages.unwanted)
+            await drop(cells, [part], services.stages.unwanted)
 
 
 def _require_method(context: S2Context, *methods: str) -> None:

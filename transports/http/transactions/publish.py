@@ -19,7 +19,7 @@ from millpond.actors.streams.names import StagedPart, staged_cell
 from millpond.transports.http.cell_client import CellClient
 from millpond.transports.http.s2.errors import CodedError, ErrorCode, error_of
 from millpond.transports.http.transactions.interface import TransactionNodeServices
-from millpond.transports.http.transactions.stage import conflict, drop, extend_retention
+from millpond.transports.http.transactions.stage import conflict, drop, extend_retention, replies
 
 SLICE_BYTES = 4 * 2**20
 SLICE_ROWS = 10_000
@@ -191,8 +191,9 @@ class Publisher:
     async def _check_whole(self, batch: int, plan: Plan) -> int:
         """The bytes of a batch. Raises CodedError unless all of its parts are complete."""
         size = 0
-        for each in plan.parts:
-            reply = await self._cells.request(self._cell(batch, each), m.Describe)
+        asked = [self._cell(batch, each) for each in plan.parts]
+        found = await replies(self._cells, asked, m.Describe)
+        for each, reply in zip(plan.parts, found, strict=True):
             if not isinstance(reply, m.StreamDescription) or reply.info.trim_point:
                 raise conflict(f"the part {each.id} does not exist")
             if reply.info.tail != each.rows:
@@ -202,12 +203,11 @@ class Publisher:
 
     async def _hold(self, batch: int, plan: Plan) -> None:
         """Between two slices a node may be off for long."""
-        for each in plan.parts:
-            await extend_retention(self._cells, self._part(batch, each))
+        await extend_retention(self._cells, [self._part(batch, each) for each in plan.parts])
 
     async def _drop(self, batch: int, plan: Plan) -> None:
-        for each in plan.parts:
-            await drop(self._cells, self._part(batch, each), self._unwanted)
+        parts = [self._part(batch, each) for each in plan.parts]
+        await drop(self._cells, parts, self._unwanted)
 
     def _cell(self, batch: int, each: PartRows) -> bytes:
         return staged_cell(self._part(batch, each))

@@ -6,11 +6,13 @@ much later once its batch is decided and takes more than one change.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from millpond.actors.errors import Code
-from millpond.actors.messages import Failed
+from millpond.actors.messages import Failed, StreamRequest
 from millpond.actors.streams import messages as m
 from millpond.actors.streams.names import StagedPart, staged_cell
-from millpond.transports.http.cell_client import CellClient
+from millpond.transports.http.cell_client import CellClient, CellReply
 from millpond.transports.http.s2.append import BODY_BYTES_MAX
 from millpond.transports.http.s2.auto_create import describe
 from millpond.transports.http.s2.codecs import protobuf as protobuf_codec
@@ -32,6 +34,7 @@ PART_S = 86_400
 DECIDED_S = 30 * 86_400
 """The retention of a part of a batch that is decided, also while the node is off."""
 EMPTY_S = 60
+PARTS_AT_ONCE = 200
 _KEPT = m.Settings(age_s=PART_S, bytes_max=0, options=m.StreamOptions(empty_s=EMPTY_S))
 
 
@@ -52,8 +55,14 @@ async def stage(
             found = await describe(context, cells, target)
             if found.options is not None and found.options.is_encrypted:
                 raise coded_error(Code.ENCRYPTED)
-            await cells.request(cell, lambda number: m.Create(number, _KEPT))
-        reply = await cells.request(cell, lambda number: _append(number, given, at), size)
+            # Both become durable at once; if the part is not made, the rows are refused.
+            made, number = cells.next_number(), cells.next_number()
+            both = m.Create(made, _KEPT), _append(number, given, at)
+            await cells.submit(cell, both, size)
+            await cells.reply(made)
+            reply = await cells.reply(number)
+        else:
+            reply = await cells.request(cell, lambda number: _append(number, given, at), size)
     match reply:
         case m.Appended(first=first, count=count):
             counters.staged_rows += count
@@ -74,26 +83,41 @@ def _append(number: int, given: AppendInput, at: int) -> m.Append:
     return m.Append(number, given.bodies, None, given.headers, None, None, at)
 
 
-async def extend_retention(cells: CellClient, part: StagedPart) -> None:
-    """Keep a part that is there for longer: it is about to be decided for. Raises S2Error."""
+async def extend_retention(cells: CellClient, parts: Sequence[StagedPart]) -> None:
+    """Keep parts that are there for longer: they are about to be decided for. Raises S2Error."""
     kept = m.Settings(age_s=DECIDED_S, bytes_max=0)
-    reply = await cells.request(
-        staged_cell(part), lambda number: m.Configure(number, kept, is_for_all=True)
-    )
-    if not isinstance(reply, m.Done):
-        raise _failure(reply)
+    asked = list(map(staged_cell, parts))
+    asking = replies(cells, asked, lambda number: m.Configure(number, kept, is_for_all=True))
+    for reply in await asking:
+        if not isinstance(reply, m.Done):
+            raise _failure(reply)
 
 
-async def drop(cells: CellClient, part: StagedPart, unwanted: set[bytes]) -> None:
-    """Remove a part, if it is there. Raises S2Error."""
-    cell = staged_cell(part)
-    unwanted.add(cell)
+async def drop(cells: CellClient, parts: Sequence[StagedPart], unwanted: set[bytes]) -> None:
+    """Remove parts, as far as they are there. Raises S2Error."""
+    asked = list(map(staged_cell, parts))
+    unwanted.update(asked)
     try:
-        reply = await cells.request(cell, m.Delete)
+        for reply in await replies(cells, asked, m.Delete):
+            if not isinstance(reply, m.Done) and not _is_unknown(reply):
+                raise _failure(reply)
     finally:
-        unwanted.discard(cell)
-    if not isinstance(reply, m.Done) and not _is_unknown(reply):
-        raise _failure(reply)
+        unwanted.difference_update(asked)
+
+
+async def replies(
+    cells: CellClient, asked: Sequence[bytes], make: Callable[[int], StreamRequest]
+) -> list[CellReply]:
+    """The replies of cells to one request each, in order. Many are asked at a time, so that what
+    they store becomes durable together."""
+    found: list[CellReply] = []
+    for at in range(0, len(asked), PARTS_AT_ONCE):
+        group = asked[at : at + PARTS_AT_ONCE]
+        numbers = [cells.next_number() for _ in group]
+        for number, cell in zip(numbers, group, strict=True):
+            await cells.submit(cell, (make(number),))
+        found += [await cells.reply(number) for number in numbers]
+    return found
 
 
 def conflict(text: str) -> CodedError:
