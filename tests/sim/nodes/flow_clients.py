@@ -9,7 +9,6 @@ from random import Random
 from typing import Any, TypeVar
 
 import anyio
-from anyio.abc import TaskGroup
 
 from millpond.actors.errors import NotFound
 from millpond.node.client.retry import RETRYABLE
@@ -19,10 +18,14 @@ from millpond.node.jobs.job import Job
 from millpond.node.jobs.payload import MOMENT_HEADER, SCHEDULE_HEADER
 from millpond.node.jobs.queue import Queue
 from millpond.node.jobs.task import Backoff, Task
-from millpond.node.jobs.worker.outcome import AttemptResult
 from millpond.node.jobs.worker.worker import Worker
 from tests.sim.nodes import client_events as ce
-from tests.sim.nodes.job_clients import AGAIN_S, HANGS_S, client_options
+from tests.sim.nodes.job_clients import (
+    AGAIN_S,
+    RestartingWorker,
+    client_options,
+    work_by_chance,
+)
 from tests.sim.nodes.plan import FlowsPlan, FlowStepPlan, SchedulePlan
 from tests.sim.nodes.simulation import Simulation
 
@@ -212,34 +215,15 @@ async def _read(sim: Simulation, plan: FlowsPlan, queue: Queue, job: int, who: s
 
 
 class FlowWorker:
-    """A worker of steps and of scheduled jobs, over its restarts."""
+    """A worker of steps and of scheduled jobs."""
 
     def __init__(self, sim: Simulation, plan: FlowsPlan, number: int) -> None:
         self._sim = sim
         self._plan = plan
         self._who = f"w-{plan.name}-{number}"
         self._rng = sim.rng(self._who)
-
-    async def run(self) -> None:
-        """Until cancelled; as told by the plan it drains, or is killed, and begins anew."""
-        while True:
-            async with self._worker() as worker:
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(self._restart, worker, tasks)
-                    await worker.run()
-                    tasks.cancel_scope.cancel()
-            await anyio.sleep(self._rng.uniform(0.0, 2.0))
-
-    async def _restart(self, worker: Worker, tasks: TaskGroup) -> None:
-        while True:
-            await anyio.sleep(1.0)
-            if not self._sim.is_calm and self._rng.random() < self._plan.restarts:
-                if self._rng.random() < 0.5:
-                    worker.drain()
-                else:
-                    self._sim.world.reset(self._who)
-                    tasks.cancel_scope.cancel()
-                return
+        self._life = RestartingWorker(sim, self._who, self._rng, plan.restarts, self._worker)
+        self.run = self._life.run
 
     def _worker(self) -> Worker:
         sim, plan = self._sim, self._plan
@@ -256,7 +240,7 @@ class FlowWorker:
             concurrency=plan.concurrency,
             grace=self._rng.choice((0.5, 5.0)),
             name=self._who,
-            on_end=self._ended,
+            on_end=self._life.ended,
             **client_options(sim, plan.node, self._who),
         )
 
@@ -290,20 +274,5 @@ class FlowWorker:
     async def _do(self, what: str) -> str:
         sim, plan = self._sim, self._plan
         rng = Random(f"{sim.seed} {what}")
-        if sim.is_calm:
-            return "done"
-        await anyio.sleep(rng.uniform(0.0, plan.work_s))
-        chance = rng.random()
-        for share, how in ((plan.fails, "fail"), (plan.rejects, "reject"), (plan.hangs, "hang")):
-            chance -= share
-            if chance < 0:
-                if how == "hang":
-                    await anyio.sleep(HANGS_S)
-                    return "done"
-                return how
-        return "done"
-
-    def _ended(self, ended: AttemptResult) -> None:
-        sim = self._sim
-        seen = (ended.queue, ended.job, ended.attempt, ended.what)
-        sim.record(ce.JobSettled(sim.now, self._who, *seen))
+        shares = (plan.fails, "fail"), (plan.rejects, "reject"), (plan.hangs, "hang")
+        return await work_by_chance(sim, rng, plan.work_s, shares)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from random import Random
@@ -166,19 +166,27 @@ class QueueOperator:
                 return
 
 
-class JobWorker:
-    """A worker, over its restarts."""
+class RestartingWorker:
+    """A worker, over its restarts. `make` makes one, which calls `ended` with its results."""
 
-    def __init__(self, sim: Simulation, plan: JobsPlan, number: int) -> None:
+    def __init__(
+        self,
+        sim: Simulation,
+        who: str,
+        rng: Random,
+        restarts: float,
+        make: Callable[[], Worker],
+    ) -> None:
         self._sim = sim
-        self._plan = plan
-        self._who = f"w-{plan.name}-{number}"
-        self._rng = sim.rng(self._who)
+        self._who = who
+        self._rng = rng
+        self._restarts = restarts
+        self._make = make
 
     async def run(self) -> None:
         """Until cancelled; as told by the plan it drains, or is killed, and begins anew."""
         while True:
-            async with self._worker() as worker:
+            async with self._make() as worker:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._restart, worker, tasks)
                     await worker.run()
@@ -188,13 +196,49 @@ class JobWorker:
     async def _restart(self, worker: Worker, tasks: TaskGroup) -> None:
         while True:
             await anyio.sleep(1.0)
-            if not self._sim.is_calm and self._rng.random() < self._plan.restarts:
+            if not self._sim.is_calm and self._rng.random() < self._restarts:
                 if self._rng.random() < 0.5:
                     worker.drain()
                 else:
                     self._sim.world.reset(self._who)
                     tasks.cancel_scope.cancel()
                 return
+
+    def ended(self, ended: AttemptResult) -> None:
+        """Record the end of an attempt."""
+        sim = self._sim
+        seen = (ended.queue, ended.job, ended.attempt, ended.what)
+        sim.record(ce.JobSettled(sim.now, self._who, *seen))
+
+
+async def work_by_chance(
+    sim: Simulation, rng: Random, work_s: float, shares: Sequence[tuple[float, str]]
+) -> str:
+    """Take a while, and tell how it ends: each end has its share; "done" has the rest."""
+    if sim.is_calm:
+        return "done"
+    await anyio.sleep(rng.uniform(0.0, work_s))
+    chance = rng.random()
+    for share, how in shares:
+        chance -= share
+        if chance < 0:
+            if how == "hang":
+                await anyio.sleep(HANGS_S)
+                return "done"
+            return how
+    return "done"
+
+
+class JobWorker:
+    """A worker of jobs."""
+
+    def __init__(self, sim: Simulation, plan: JobsPlan, number: int) -> None:
+        self._sim = sim
+        self._plan = plan
+        self._who = f"w-{plan.name}-{number}"
+        self._rng = sim.rng(self._who)
+        self._life = RestartingWorker(sim, self._who, self._rng, plan.restarts, self._worker)
+        self.run = self._life.run
 
     def _worker(self) -> Worker:
         sim, plan = self._sim, self._plan
@@ -213,7 +257,7 @@ class JobWorker:
             grace=self._rng.choice((0.5, 5.0)),
             name=self._who,
             history=self._rng.random() < 0.3,
-            on_end=self._ended,
+            on_end=self._life.ended,
             **client_options(sim, plan.node, self._who),
         )
 
@@ -239,28 +283,13 @@ class JobWorker:
     async def _do(self, payload: int, attempt: int) -> str:
         sim, plan = self._sim, self._plan
         rng = Random(f"{sim.seed} {plan.name} {payload} {attempt}")
-        if sim.is_calm:
-            return "done"
-        await anyio.sleep(rng.uniform(0.0, plan.work_s))
-        chance = rng.random()
-        for share, how in (
+        shares = (
             (plan.fails, "fail"),
             (plan.retries, "retry"),
             (plan.rejects, "reject"),
             (plan.hangs, "hang"),
-        ):
-            chance -= share
-            if chance < 0:
-                if how == "hang":
-                    await anyio.sleep(HANGS_S)
-                    return "done"
-                return how
-        return "done"
-
-    def _ended(self, ended: AttemptResult) -> None:
-        sim = self._sim
-        seen = (ended.queue, ended.job, ended.attempt, ended.what)
-        sim.record(ce.JobSettled(sim.now, self._who, *seen))
+        )
+        return await work_by_chance(sim, rng, plan.work_s, shares)
 
 
 def client_options(sim: Simulation, node: str, who: str) -> dict[str, Any]:
