@@ -428,9 +428,9 @@ class Node:
         )
 
     def _recover(self, store: DurableStore) -> Recovered:
-        rest_after = None if self.replica is None else self.replica.rest_after
+        suffix_after = None if self.replica is None else self.replica.suffix_after
         used = was_used(Path(self.config.data))
-        return store.open(was_used=used, rest_after=rest_after)
+        return store.open(was_used=used, suffix_after=suffix_after)
 
     def _tell_opened(self, store: DurableStore, found: Recovered, began_ns: int) -> None:
         is_worth_telling = store.usage.messages or found.torn_bytes or found.damages

@@ -12,7 +12,7 @@ import msgspec
 
 from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.clock_jump import ClockJump
-from millpond.actors.jobs.counters import ScheduleCounters
+from millpond.actors.jobs.schedule_counters import ScheduleCounters
 from millpond.actors.messages import CellMessage, Durability, Mode
 from millpond.actors.queue_settings import QueueTable
 from millpond.actors.runtime.cell import Loading

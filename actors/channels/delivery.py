@@ -118,7 +118,7 @@ class Delivery(ABC):
         return inf
 
     @property
-    def held(self) -> int:
+    def limited_count(self) -> int:
         """The number of ready jobs that wait for a limit, about."""
         return 0
 
@@ -127,7 +127,7 @@ class Delivery(ABC):
         and did not."""
         return []
 
-    def hold(self, consumer: Consumer, row: StoredMessage, now: float) -> None:
+    def lease_by_id(self, consumer: Consumer, row: StoredMessage, now: float) -> None:
         """Lease a ready message to a consumer that asks for it by its id. No attempt counts."""
         raise AssertionError("only a queue has jobs")
 

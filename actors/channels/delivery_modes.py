@@ -334,7 +334,7 @@ class QueueDelivery(Delivery):
     __slots__ = (
         "_backlog",
         "_ended_keys",
-        "_is_held",
+        "_is_at_limit",
         "_limits",
         "_limits_at",
         "_options",
@@ -360,7 +360,7 @@ class QueueDelivery(Delivery):
         """The options of the jobs that have any."""
         self._limits: QueueLimits | None = None
         self._limits_at = inf
-        self._is_held = False
+        self._is_at_limit = False
         """True: the queue is at its limit, and ready jobs may wait for it."""
         self._ended_keys: set[bytes] = set()
         start_by: dict[int, float] = {}
@@ -382,7 +382,7 @@ class QueueDelivery(Delivery):
             self._rank()
         if isinstance(self._backlog, RankedBacklog):
             self._backlog.open_all(now)
-        self._is_held, self._limits_at = False, inf
+        self._is_at_limit, self._limits_at = False, inf
         self.waiting.update(self.receivers)
 
     def _begin_limits(self, settings: QueueSettings, buckets: Buckets) -> QueueLimits:
@@ -433,16 +433,16 @@ class QueueDelivery(Delivery):
         return min(self._limits_at, self._starts.next_at if self._start_by else inf)
 
     @property
-    def held(self) -> int:
+    def limited_count(self) -> int:
         backlog = self._backlog
-        if self._is_held:
+        if self._is_at_limit:
             return len(self._buffer.rows) - self.leased - self.delay_count
         return backlog.parked if isinstance(backlog, RankedBacklog) else 0
 
     def check_limits(self, now: float) -> list[int]:
         if now >= self._limits_at:
             self._limits_at = inf
-            self._is_held = False
+            self._is_at_limit = False
             self.waiting.update(self.receivers)
         return self._late_starts(now) if self._start_by else []
 
@@ -494,11 +494,11 @@ class QueueDelivery(Delivery):
         key = limits.ended(message_id)
         if key:
             self._ended_keys.add(key)
-        if key or self._is_held:
-            self._is_held = False
+        if key or self._is_at_limit:
+            self._is_at_limit = False
             self.waiting.update(self.receivers)
 
-    def hold(self, consumer: Consumer, row: StoredMessage, now: float) -> None:
+    def lease_by_id(self, consumer: Consumer, row: StoredMessage, now: float) -> None:
         self._backlog.take(row.id)
         if consumer.backlog is None:
             self._start_backlog(consumer)  # to which it goes back
@@ -578,7 +578,7 @@ class QueueDelivery(Delivery):
         heapify(free)
         while free:
             if limits is not None and (opens_at := limits.opens_at(now)) > now:
-                self._is_held = True
+                self._is_at_limit = True
                 self._limits_at = min(self._limits_at, opens_at)
                 break
             _, _, number, consumer = heappop(free)

@@ -305,7 +305,7 @@ class _JobHandler:
             return Failed(request, Code.NOT_FOUND)
         if consumer is None or view.state(request.id) is not m.JobState.READY:
             return Failed(request, Code.LEASE_LOST)
-        delivery.hold(consumer, row, self._now)
+        delivery.lease_by_id(consumer, row, self._now)
         found = view.row(row, len(row.data))
         return m.JobFound(request.number, with_all_data(found, request.bytes_max))
 
@@ -430,7 +430,7 @@ class _JobHandler:
             number,
             *counts,
             is_paused=delivery.is_paused,
-            limited=min(now.ready, delivery.held),
+            limited=min(now.ready, delivery.limited_count),
             stats=queues.stats_of(self._channel.name) if with_stats and queues else None,
         )
 

@@ -21,9 +21,9 @@ import msgspec
 from millpond.actors.channels.idempotency import SCHEDULE_NUMBERS, schedule_origin
 from millpond.actors.errors import Code
 from millpond.actors.jobs import messages as m
-from millpond.actors.jobs.counters import ScheduleCounters
 from millpond.actors.jobs.listing import ROW_BYTES
 from millpond.actors.jobs.recurrence import Recurrence
+from millpond.actors.jobs.schedule_counters import ScheduleCounters
 from millpond.actors.messages import (
     Batch,
     CellMessage,

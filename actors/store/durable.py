@@ -111,9 +111,9 @@ class DurableStore:
 
     # Start and end.
 
-    def open(self, *, was_used: bool | None = None, rest_after: int | None = None) -> Recovered:
+    def open(self, *, was_used: bool | None = None, suffix_after: int | None = None) -> Recovered:
         """Find what a former run left. `was_used`: there was one, or none that stored anything,
-        whatever the folder has; None: the folder tells. `rest_after` is that of `recover`. Raises
+        whatever the folder has; None: the folder tells. `suffix_after` is that of `recover`. Raises
         Damaged, UnknownVersion, OSError, sqlite3.Error."""
         settings, environment = self._settings, self.environment
         found = recover(
@@ -123,7 +123,7 @@ class DurableStore:
             settings,
             was_used=was_used,
             now=environment.now(),
-            rest_after=rest_after,
+            suffix_after=suffix_after,
         )
         self.salt = salt = environment.salt()
         self._groups = GroupCommit(salt, found.tail.lsn, environment.soon)

@@ -66,7 +66,7 @@ from millpond.actors.store.repair.quarantine import Damage, log_damage, read_rep
 from millpond.actors.store.settings import StoreSettings
 
 
-class JournalRest(msgspec.Struct, frozen=True):
+class JournalSuffix(msgspec.Struct, frozen=True):
     """The records behind an lsn, without rewrites, and the first and last lsn that the journal has
     of each run of the node, by the salt of the run. Up to `lost_lsn` a segment that failed may
     have lost records, of which only rewrites are left."""
@@ -85,7 +85,7 @@ class JournalRest(msgspec.Struct, frozen=True):
 class Recovered(msgspec.Struct):
     """A store as it was. `damages` is all that is known to be damaged, of this and former runs;
     `damaged_kinds` tells what those are of which the journal has something, or had. Logs that
-    nothing is known of begin at `first_sequence`. `rest` is what `recover` was asked for.
+    nothing is known of begin at `first_sequence`. `suffix` is what `recover` was asked for.
     """
 
     files: PartitionFiles
@@ -100,7 +100,7 @@ class Recovered(msgspec.Struct):
     damages: list[Damage]
     damaged_kinds: dict[bytes, PartitionKind]
     first_sequence: int = 0
-    rest: JournalRest | None = None
+    suffix: JournalSuffix | None = None
 
 
 def recover(
@@ -111,12 +111,12 @@ def recover(
     *,
     was_used: bool | None = None,
     now: float = 0.0,
-    rest_after: int | None = None,
+    suffix_after: int | None = None,
 ) -> Recovered:
     """Read everything back. `was_used`: something else proves that a store was in the folder, or
     that nothing was stored there. `now` is in seconds since 1970, 0 if it is unknown. The records
-    behind the lsn `rest_after` are given as well, if all are there. Raises Damaged, UnknownVersion,
-    OSError, sqlite3.Error."""
+    behind the lsn `suffix_after` are given as well, if all are there. Raises Damaged,
+    UnknownVersion, OSError, sqlite3.Error."""
     pool = FilePool(folder / PARTITIONS, disk, handles_max=settings.handles_max)
     opening = CatalogRecovery(folder, disk, pool, now)
     was_used = has_traces(folder, disk) if was_used is None else was_used
@@ -129,14 +129,14 @@ def recover(
     # A crash before this leaves a catalog alone, or a folder that was never used.
     _make_folders(folder, disk)
     try:
-        found = _recover(folder, disk, durability, pool, copied, catalog, opening, rest_after)
+        found = _recover(folder, disk, durability, pool, copied, catalog, opening, suffix_after)
     except UnknownFormat:
         raise
     except Damaged as exc:
         # A part of it that is not read when it is opened, such as an index.
         catalog.close()
         catalog = opening.replace(str(exc))
-        found = _recover(folder, disk, durability, pool, copied, catalog, opening, rest_after)
+        found = _recover(folder, disk, durability, pool, copied, catalog, opening, suffix_after)
     # Recovery would make its own changes again from the copy; later ones the copy does not have.
     remove_copy(folder, disk)
     return found
@@ -155,7 +155,7 @@ def _recover(
     copied: list[Path],
     catalog: Catalog,
     opening: CatalogRecovery,
-    rest_after: int | None,
+    suffix_after: int | None,
 ) -> Recovered:
     """Read everything that the catalog tells of; `copied` are files whose logs were damaged. Raises
     Damaged if the catalog is."""
@@ -168,7 +168,7 @@ def _recover(
         # An older copy, or one without marks: what it lists is not what there is.
         catalog.close()
         catalog = opening.replace(OLD)
-        return _recover(folder, disk, durability, pool, copied, catalog, opening, rest_after)
+        return _recover(folder, disk, durability, pool, copied, catalog, opening, suffix_after)
     if resolved:
         # A dirty row that never had a change would let its file be missing later. Not before the
         # generations were compared, because this raises that of an older catalog.
@@ -226,16 +226,16 @@ def _recover(
         damages=damages,
         damaged_kinds=kinds,
         first_sequence=marks.get(FIRST_SEQUENCE, 0),
-        rest=None if rest_after is None or damages else _rest(found, rest_after),
+        suffix=None if suffix_after is None or damages else _suffix(found, suffix_after),
     )
 
 
-def _rest(found: JournalContents, lsn: int) -> JournalRest | None:
+def _suffix(found: JournalContents, lsn: int) -> JournalSuffix | None:
     """None: the journal does not go back to that lsn. Segments go oldest first, so all behind one
     that is there are there."""
     rows = sorted(found.completed, key=lambda each: each.number)
     if not rows and lsn >= found.tail.lsn:
-        return JournalRest([], {})
+        return JournalSuffix([], {})
     if not rows or rows[0].first_lsn > lsn + 1:
         return None
     runs: dict[int, tuple[int, int]] = {}
@@ -245,7 +245,7 @@ def _rest(found: JournalContents, lsn: int) -> JournalRest | None:
     records = [
         record for _, record in found.records if record.lsn > lsn and record.rewrite is Rewrite.NONE
     ]
-    return JournalRest(records, runs, _lost_lsn(found))
+    return JournalSuffix(records, runs, _lost_lsn(found))
 
 
 def _lost_lsn(found: JournalContents) -> int:

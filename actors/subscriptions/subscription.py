@@ -51,8 +51,8 @@ from millpond.actors.streams.glob import Glob
 from millpond.actors.streams.names import stream_cell, stream_path, subscription_cell
 from millpond.actors.subscriptions import messages as s
 from millpond.actors.subscriptions.context import SubscriptionContext
-from millpond.actors.subscriptions.links import Links, StoredLink, StreamLink
 from millpond.actors.subscriptions.status import ERROR_CHARACTERS_MAX, SubscriptionStatus
+from millpond.actors.subscriptions.stream_links import StoredLink, StreamLink, StreamLinks
 from millpond.actors.subscriptions.tail_lookups import StreamTail, TailLookups
 from millpond.actors.subscriptions.wake import WAKE, Wake, WakePhase, stored_wake
 
@@ -71,7 +71,7 @@ NONCE_BYTES, WAKE_ID_BYTES = 8, 12
 NAMES_A_TURN = 500
 """Names of streams that a turn compares with a pattern."""
 LINKS_A_TURN = 100
-"""Links that a turn stores, or checks against their streams."""
+"""StreamLinks that a turn stores, or checks against their streams."""
 
 
 class StoredConfig(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -187,7 +187,9 @@ class Subscription:
         """The wake is not what is stored."""
         config = self._config
         self._links = (
-            Links({}, None) if config is None else Links(snapshot.metadata, config.spec.wake_stream)
+            StreamLinks({}, None)
+            if config is None
+            else StreamLinks(snapshot.metadata, config.spec.wake_stream)
         )
         self._revision = next(context.numbers)
         self._is_scope_known = False
@@ -603,7 +605,7 @@ class Subscription:
         if self._lookups.unreadable:
             self._refuse_put(port, StreamFailed(number, Code.STORAGE_FAILED))
             return
-        links, found = Links({}, spec.wake_stream), self._lookups.found
+        links, found = StreamLinks({}, spec.wake_stream), self._lookups.found
         explicit = frozenset(spec.streams)
         order = sorted(found)
         for at in range(0, len(order), LINKS_A_TURN):
@@ -626,7 +628,7 @@ class Subscription:
         self,
         request: s.PutSubscription,
         glob: Glob | None,
-        links: Links,
+        links: StreamLinks,
         scope: tuple[str, ...] | None,
     ) -> Reply:
         """Make the subscription, whose links are stored; `scope` is the one that they were chosen
@@ -647,7 +649,7 @@ class Subscription:
             self._context.index.remove(self._cell)
             self._config, self._glob, self._wake = None, None, Wake()
             self._revision = next(self._context.numbers)
-            self._links = Links({}, None)
+            self._links = StreamLinks({}, None)
             self._delivery = self._event = 0
             self._shown, self._remade = {}, set()
             self._is_changed, self._recheck_at = False, inf

@@ -23,7 +23,6 @@ from millpond.actors.messages import (
     NackReason,
     Put,
 )
-from millpond.node.client.asking import AnswerMailbox, answer, payload_of, question_of
 from millpond.node.client.errors import ClientClosed
 from millpond.node.client.future import ReplyFuture
 from millpond.node.client.idempotency import KEYS, KeyCounter
@@ -33,6 +32,7 @@ from millpond.node.client.link import Link
 from millpond.node.client.node_requests import Request, send_operation
 from millpond.node.client.openable import Client
 from millpond.node.client.payload import Data, as_bytes
+from millpond.node.client.questions import AnswerMailbox, answer, payload_of, question_of
 from millpond.node.client.retry import RETRYABLE, RetryBudget
 from millpond.node.client.tracing import hook
 from millpond.node.jobs.payload import JobUpdate, ReplyTo

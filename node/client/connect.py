@@ -17,12 +17,12 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from millpond.actors.messages import Mode, Role
-from millpond.node.client.asking import AnswerMailbox
 from millpond.node.client.channel import DRAIN_S, Channel, ChannelConnection, ModeName, RoleName
 from millpond.node.client.events import Event
 from millpond.node.client.flow_limit import FlowLimit
 from millpond.node.client.idempotency import KeyCounter
 from millpond.node.client.link import Dial, DialTarget, Link, LinkSettings
+from millpond.node.client.questions import AnswerMailbox
 from millpond.node.client.retry import ReconnectBackoff
 from millpond.node.client.session import Session
 from millpond.node.client.settings import (

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from millpond.actors.jobs.counters import ScheduleCounters
+from millpond.actors.jobs.schedule_counters import ScheduleCounters
 from millpond.actors.state.stats import StateUsage
 from millpond.actors.streams.directory import StagingDirectory
 from millpond.actors.streams.settings import StreamCounters

@@ -199,7 +199,7 @@ class NameScan:
                 total.running += running
                 total.workers += workers
                 total.paused += delivery.is_paused
-                total.limited += min(ready, delivery.held)
+                total.limited += min(ready, delivery.limited_count)
                 self._queues.offer(name, ready + delayed + running + workers)
 
     def offer_cell(self, cell: Cell) -> None:
@@ -239,7 +239,7 @@ class NameScan:
         status = self._status
         for name in self._channels.names:
             found.channels[_text(name)] = self._channel(name, oldest)
-            await self._rest()
+            await self._yield_to_loop()
         for name in self._queues.names:
             row = self._queue(name, with_oldest=True)
             if row.oldest_s is None and name in oldest:
@@ -252,11 +252,11 @@ class NameScan:
                 found.jobs[_text(name)] = JobRow(
                     counters.kept, counters.acks, failed, counters.dead_letters
                 )
-            await self._rest(QUEUE_ROWS)
+            await self._yield_to_loop(QUEUE_ROWS)
         found.queues[OTHER] = self._queue_total
         for name in self._streams.names:
             found.streams[_text(name), _topic(name, directory)] = self._stream(name, directory)
-            await self._rest()
+            await self._yield_to_loop()
         rest = status.store.usage.log_bytes - sum(each.bytes for each in found.streams.values())
         found.streams[OTHER, ""] = StreamRow(max(0, rest))
         for stream, group in self._groups.names:
@@ -264,14 +264,14 @@ class NameScan:
             lag = 0 if progress is None else progress.lag_of(group)
             found.groups[_text(stream), _topic(stream, directory), _text(group)] = lag
             self._group_total -= lag
-            await self._rest()
+            await self._yield_to_loop()
         found.groups[OTHER, "", OTHER] = max(0, self._group_total)
         peers = sorted(status.peers(), key=lambda row: (-row.queued - row.unconfirmed, row.name))
         for each in peers[: self._count_max]:
             found.peers[each.name] = each
         return found
 
-    async def _rest(self, cost: int = 1) -> None:
+    async def _yield_to_loop(self, cost: int = 1) -> None:
         """Let the event loop handle other events after so many rows."""
         self._rows += cost
         if self._rows >= ROWS_PER_PASS:
@@ -313,8 +313,10 @@ class NameScan:
             return QueueRow()
         ready, delayed, running, workers, oldest_s = jobs
         delivery = behaviour.delivery
-        held = int(delivery.is_paused), min(ready, delivery.held)
-        return QueueRow(ready, delayed, running, workers, dead, oldest_s, *held)
+        limited = min(ready, delivery.limited_count)
+        return QueueRow(
+            ready, delayed, running, workers, dead, oldest_s, int(delivery.is_paused), limited
+        )
 
     def _stream(self, name: bytes, directory: Directory) -> StreamRow:
         cell = directory.cell_of(name)

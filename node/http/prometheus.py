@@ -24,8 +24,8 @@ from prometheus_client.utils import floatToGoString
 
 from millpond.actors.channels.context import DeliveryCounters
 from millpond.actors.histogram import Histogram
-from millpond.actors.jobs.counters import ScheduleCounters
 from millpond.actors.jobs.flows import Flows
+from millpond.actors.jobs.schedule_counters import ScheduleCounters
 from millpond.actors.jobs.schedules import Schedules, ScheduleTotals
 from millpond.actors.runtime.scheduler import RuntimeCounters
 from millpond.actors.store.durable import DurableStore

@@ -157,7 +157,7 @@ class ReplicaService:
             raise BadReplica(f"{self._path} is damaged: {exc}; remove it to begin anew") from exc
 
     @property
-    def rest_after(self) -> int | None:
+    def suffix_after(self) -> int | None:
         """The lsn behind which the store returns its journal when it is opened; None: no position
         is stored."""
         return self.shipper.position.lsn if self._path.exists() else None
@@ -166,7 +166,7 @@ class ReplicaService:
         """The store is open."""
         self._store.follower = self.shipper
         self._store.read_cold_with(self.cold)
-        self.shipper.open(Opened(self._store.stored_lsn, self._store.salt, found.rest))
+        self.shipper.open(Opened(self._store.stored_lsn, self._store.salt, found.suffix))
 
     def start(self, tasks: TaskGroup) -> None:
         """Ship from now on."""

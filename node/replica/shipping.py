@@ -27,7 +27,7 @@ import anyio.to_thread
 import msgspec
 
 from millpond.actors.store.journal.format import encode_record
-from millpond.actors.store.recovery import JournalRest
+from millpond.actors.store.recovery import JournalSuffix
 from millpond.node.replica.errors import (
     BadReplica,
     ObjectExists,
@@ -120,12 +120,12 @@ class Opened(msgspec.Struct, frozen=True):
 
     lsn: int
     salt: int
-    rest: JournalRest | None
+    suffix: JournalSuffix | None
 
     @property
     def writer(self) -> int:
         """The salt of the run that wrote the last record, as far as the journal tells."""
-        runs = {} if self.rest is None else self.rest.runs
+        runs = {} if self.suffix is None else self.suffix.runs
         return next((salt for salt, (_, last) in runs.items() if last == self.lsn), self.salt)
 
 
@@ -445,10 +445,10 @@ class Shipper:
         assert self._opened is not None
         self._check_standing(found)
         continues = self._is_marked(found)
-        rest, last = self._rest_of(found), found.last
+        rest, last = self._unshipped(found), found.last
         self._is_first = False
         opened = self._opened
-        self._opened = msgspec.structs.replace(opened, rest=None)  # it may be large
+        self._opened = msgspec.structs.replace(opened, suffix=None)  # it may be large
         if rest is not None and last is not None:
             if rest:
                 size = sum(len(record) for _, record in rest)
@@ -487,26 +487,26 @@ class Shipper:
     def _is_marked(self, found: Claim) -> bool:
         """True: the store is what the replica has, and nothing was written to it since."""
         assert self._opened is not None
-        last, rest = found.last, self._opened.rest
+        last, suffix = found.last, self._opened.suffix
         is_marked = last is not None and last.digest == self._found.mark
-        return self._is_first and is_marked and rest is not None and not rest.records
+        return self._is_first and is_marked and suffix is not None and not suffix.records
 
-    def _rest_of(self, found: Claim) -> list[tuple[int, bytes]] | None:
+    def _unshipped(self, found: Claim) -> list[tuple[int, bytes]] | None:
         """The records of earlier runs that are not shipped, by their lsn, if these follow what is:
         the last object tells of a run that the journal has up to there, or was empty and made by
         the last run on this folder."""
         opened, last = self._opened, found.last
-        if not self._is_first or opened is None or opened.rest is None or last is None:
+        if not self._is_first or opened is None or opened.suffix is None or last is None:
             return None
-        rest = opened.rest
+        suffix = opened.suffix
         is_claim_of_ours = not last.size and last.run == self._last_run
-        if not is_claim_of_ours and not rest.has(last.last_lsn, last.salt):
+        if not is_claim_of_ours and not suffix.has(last.last_lsn, last.salt):
             return None
         if last.last_lsn < self.position.lsn:
             return None
         return [
             (each.lsn, encode_record(opened.salt, each.lsn, each.kind, each.name, each.body))
-            for each in rest.records
+            for each in suffix.records
             if each.lsn > last.last_lsn
         ]
 

@@ -59,8 +59,8 @@ from millpond.node.cli import contexts, jsonl
 from millpond.node.cli.chat import shown_messages
 from millpond.node.cli.commands import import_
 from millpond.node.cli.options import traces
-from millpond.node.client import asking, connect, inbox, link, otel
 from millpond.node.client import channel as client_channel
+from millpond.node.client import connect, inbox, link, otel, questions
 from millpond.node.client.channels import Channels
 from millpond.node.client.retry import ReconnectBackoff
 from millpond.node.client.settings import ConnectSettings
@@ -598,7 +598,7 @@ CLIENT: dict[str, Numbers] = {
     "pushed messages not taken yet": (),
     "acknowledged messages remembered": (inbox.SETTLED_MAX,),
     "acks that wait for a connection": (inbox.ACKS_MAX,),
-    "questions without an answer": (asking.ASKS_MAX,),
+    "questions without an answer": (questions.ASKS_MAX,),
     "channels of a receiver": (_of(Channels.receiver, "channels_max"),),
     "connecting": (_of(LINK, "dial_s"),),
     "handshake": (_of(LINK, "handshake_s"),),

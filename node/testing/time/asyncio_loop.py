@@ -45,7 +45,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._calls = 0
         self._numbers = count()
         self._idle: list[asyncio.Future[None]] = []
-        super().__init__(_JumpingSelector(self._rest))
+        super().__init__(_JumpingSelector(self._pass_time))
 
     def time(self) -> float:
         """Seconds since the creation of the loop."""
@@ -101,7 +101,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _called(self, _: asyncio.Future[Any]) -> None:
         self._calls -= 1
 
-    def _rest(self, timeout_s: float | None, wait: _Wait, has_sockets: bool) -> _Found:
+    def _pass_time(self, timeout_s: float | None, wait: _Wait, has_sockets: bool) -> _Found:
         """Sleep or jump, when nothing is ready; called by the selector."""
         if has_sockets:
             return self._wait_really(timeout_s, wait)
@@ -176,9 +176,9 @@ _OWN_FILES = 1
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    def __init__(self, rest: Callable[[float | None, _Wait, bool], _Found]) -> None:
+    def __init__(self, pass_time: Callable[[float | None, _Wait, bool], _Found]) -> None:
         super().__init__()
-        self._rest = rest
+        self._pass_time = pass_time
         self._until_poll = 0
 
     def select(self, timeout: float | None = None) -> _Found:
@@ -192,4 +192,4 @@ class _JumpingSelector(selectors.DefaultSelector):
                 return found
         if timeout is not None and timeout <= 0:
             return []
-        return self._rest(timeout, super().select, has_sockets)
+        return self._pass_time(timeout, super().select, has_sockets)

@@ -51,11 +51,11 @@ class VirtualTrioTime:
         try:
             while True:
                 await wait_all_tasks_blocked(0.0)
-                await self._rest()
+                await self._pass_time()
         finally:
             self._clock.autojump_threshold = autojump
 
-    async def _rest(self) -> None:
+    async def _pass_time(self) -> None:
         if _sockets() > OWN_SOCKETS:
             await self._wait_really()
         elif self._is_busy() and await self._thread_works():

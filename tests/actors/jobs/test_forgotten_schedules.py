@@ -7,8 +7,8 @@ from millpond.actors.channels.channel import Channel
 from millpond.actors.channels.idempotency import SCHEDULE_KEYS
 from millpond.actors.channels.settings import ChannelSettings
 from millpond.actors.jobs import messages as m
-from millpond.actors.jobs.counters import ScheduleCounters
 from millpond.actors.jobs.recurrence import Recurrence
+from millpond.actors.jobs.schedule_counters import ScheduleCounters
 from millpond.actors.jobs.schedules import Schedules
 from millpond.actors.messages import (
     Batch,

@@ -59,7 +59,7 @@ class Run:
         *,
         was_used: bool | None = None,
         disk: Disk | None = None,
-        rest_after: int | None = None,
+        suffix_after: int | None = None,
     ) -> None:
         self.folder = folder
         self._fillers = 0
@@ -67,7 +67,7 @@ class Run:
         self.store = DurableStore(
             folder, disk or OsDisk(), settings, self.loop, lambda name: durability
         )
-        self.found = self.store.open(was_used=was_used, rest_after=rest_after)
+        self.found = self.store.open(was_used=was_used, suffix_after=suffix_after)
 
     def work(self) -> None:
         """Do all that is to be done."""

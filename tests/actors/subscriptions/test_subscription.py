@@ -21,8 +21,8 @@ from millpond.actors.streams.names import stream_cell, subscription_cell
 from millpond.actors.streams.stream import Stream
 from millpond.actors.subscriptions import messages as s
 from millpond.actors.subscriptions.context import SubscriptionLimits
-from millpond.actors.subscriptions.links import LINK, StoredLink
 from millpond.actors.subscriptions.status import SubscriptionStatus
+from millpond.actors.subscriptions.stream_links import LINK, StoredLink
 from millpond.actors.subscriptions.subscription import (
     EVENT_RETRY_S,
     LINKS_A_TURN,

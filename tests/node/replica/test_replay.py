@@ -104,14 +104,14 @@ class Node:
     ) -> None:
         self.objects = objects
         self.now = 1000.0
-        rest_after = position.lsn
+        suffix_after = position.lsn
         self.run = Run(
             folder,
             settings,
             durability,
             seed=number + 1,
             disk=disk or QuickDisk(),
-            rest_after=rest_after,
+            suffix_after=suffix_after,
         )
         self.shipper = Shipper(
             objects,
@@ -125,7 +125,7 @@ class Node:
         )
         self.run.store.follower = self.shipper
         store = self.run.store
-        self.shipper.open(Opened(store.stored_lsn, store.salt, self.run.found.rest))
+        self.shipper.open(Opened(store.stored_lsn, store.salt, self.run.found.suffix))
 
     @asynccontextmanager
     async def shipping(self) -> AsyncIterator[Shipper]:

@@ -13,7 +13,7 @@ import pytest
 from millpond import Channel, connect, sync
 from millpond.errors import AskFailed, EmptyData, HandshakeRefused, NoListener, NotAllowed
 from millpond.jobs import Queue, Worker
-from millpond.node.client.asking import ASKS_MAX
+from millpond.node.client.questions import ASKS_MAX
 from millpond.node.config import ChannelRule, Config
 from millpond.node.node import Node
 from millpond.testing import RealNode, run_node

@@ -49,7 +49,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(StoredLink).decode
 
 
-class Links:
+class StreamLinks:
     """The links of one subscription. A method that changes something stored gives the change.
 
     `own` is the stream that it appends its own events to, which never has anything new.
