@@ -234,7 +234,9 @@ def explain(error: BaseException, args: argparse.Namespace) -> Failure | None:
         case UnknownStream():
             name = getattr(args, "name", None)
             about = "" if name is None else f"{os.fsdecode(name)!r}: "
-            return Failure(f"{about}{error}", ExitCode.NOT_FOUND)
+            is_append = getattr(args, "action", None) == "append"
+            hint = "`millpond stream create` makes one" if is_append else ""
+            return Failure(f"{about}{error}", ExitCode.NOT_FOUND, hint)
         case NotAllowed() if args.command == "put" and b"!" in args.channel:
             hint = "clients cannot write to names with `!`"
             return Failure(str(error), ExitCode.REFUSED, hint)

@@ -7,6 +7,7 @@ them, without the base image, or whose kernel starts no container skips, and say
 from __future__ import annotations
 
 import re
+import resource
 import shutil
 import subprocess
 import time
@@ -17,12 +18,14 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+import yaml
 
 from tests.node.processes import ROOT, command, environment
 
 pytestmark = pytest.mark.full
 
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
+COMPOSE = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())
 GUIDE = ROOT / "docs" / "guides" / "deployment.md"
 USER = 10001
 PORTS = (7400, 7404)
@@ -30,6 +33,7 @@ PULL_S = 300.0
 BUILD_S = 900.0
 COMMAND_S = 120.0
 READY_S = 120.0
+PROCESSES = 4096
 STOP_S = 30
 """The guide gives a node so long to end; the engine kills it then, and its exit code is 137."""
 
@@ -266,3 +270,72 @@ def test_a_node_keeps_its_data_and_drains(image: Image, volume: str, tmp_path: P
     with running(image, volume, token) as node:
         assert node.millpond("recv", "chat/1", "--timeout", "30") == "second", "what was left"
         stop(node)
+
+
+def test_the_services_of_compose_run_with_their_options(image: Image) -> None:
+    """`first`, then `node`, as the engine is told to by Compose; what others see is in volumes."""
+    engine = image.engine
+    volumes = {each: f"millpond-test-{uuid4().hex}" for each in ("data", "tokens")}
+    try:
+        for volume in volumes.values():
+            engine.do("volume", "create", volume)
+        for _ in range(2):
+            done = engine.once("--network", "none", *options_of("first", volumes, image.name))
+            assert done.returncode == 0, done.stderr
+        with container_name(engine) as name:
+            words = options_of("node", volumes, image.name)
+            engine.do("run", "--detach", "--name", name, "--network", "none", *words)
+            node = Container(engine, name, Path("unused"))
+            node.wait_until_healthy()
+            assert "up " in node.inside("millpond", "info"), "a command within needs no token"
+            assert node.inside("millpond", "put", "chat/1", "hello")
+            readonly = engine.tried("exec", name, "touch", "/etc/x")
+            assert readonly.returncode != 0 and "Read-only" in readonly.stderr
+            node.inside("touch", "/tmp/x")
+            status = node.inside("cat", "/proc/1/status")
+            for line in (r"NoNewPrivs:\s+1", r"CapBnd:\s+0+", rf"Uid:(\s+{USER}){{4}}"):
+                assert re.search(rf"^{line}$", status, re.MULTILINE), (line, status)
+            stop(node)
+        tokens = ("--volume", f"{volumes['tokens']}:/t", "--entrypoint", "sh", image.name)
+        found = engine.once("--network", "none", *tokens, "-c", "cat /t/client.token")
+        assert found.returncode == 0 and found.stdout.strip()
+    finally:
+        for volume in volumes.values():
+            engine.tried("volume", "rm", "--force", volume)
+
+
+def options_of(service: str, volumes: dict[str, str], image: str) -> list[str]:
+    """The words behind `run` that say what the Compose file says of a service."""
+    wanted = COMPOSE["services"][service]
+    taken = {"build", "image", "depends_on", "ports", "restart", "stop_grace_period"}
+    words: list[str] = []
+    for name, value in wanted.items():
+        match name:
+            case "volumes":
+                for each in value:
+                    source, _, rest = each.partition(":")
+                    here = volumes.get(source) or str((ROOT / "deploy" / source).resolve())
+                    words += ["--volume", f"{here}:{rest}"]
+            case "read_only":
+                words += ["--read-only"] if value else []
+            case "tmpfs" | "cap_drop" | "security_opt":
+                option = "--" + name.replace("_", "-")
+                words += [word for each in value for word in (option, each)]
+            case "ulimits":
+                # Some machines let a container have no higher limits than their own.
+                for limit, of in (
+                    ("nofile", resource.RLIMIT_NOFILE),
+                    ("nproc", resource.RLIMIT_NPROC),
+                ):
+                    _, most = resource.getrlimit(of)
+                    least = min(value.get(limit, PROCESSES), most)
+                    words += ["--ulimit", f"{limit}={least}"] if least > 0 else []
+            case "user":
+                words += ["--user", value]
+            case "entrypoint":
+                words += ["--entrypoint", value[0]]
+            case "command":
+                pass
+            case _:
+                assert name in taken, name
+    return [*words, image, *wanted.get("entrypoint", ())[1:], *wanted.get("command", ())]

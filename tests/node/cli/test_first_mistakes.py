@@ -124,6 +124,8 @@ def test_names_of_topics_and_streams(node: Serving) -> None:
         assert done.returncode == 4
         assert b"it is a topic, whose streams are many/0 to many/2" in done.stderr, words
     assert "no stream has this name" in failure("stream", "info", "none", *at)
+    told = failure("stream", "append", "none", "x", *at)
+    assert "no stream has this name; `millpond stream create` makes one" in told
 
 
 @pytest.mark.parametrize(
