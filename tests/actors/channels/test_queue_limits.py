@@ -200,7 +200,7 @@ def test_no_more_jobs_run_than_the_queue_allows() -> None:
     one.pushed()
     three = worker(harness, window=8)
     assert delivery(harness).leased == 3
-    assert delivery(harness).held == 3
+    assert delivery(harness).limited_count == 3
     del three
     use(harness, concurrency=5)
     assert delivery(harness).leased == 5
@@ -265,7 +265,7 @@ def test_of_each_key_so_many_run_and_others_are_not_held_up() -> None:
     hand = worker(harness, window=8)
     held = hand.pushed()
     assert [decode_job(each.data).payload for each in held] == ["a", "b", ""]
-    assert delivery(harness).held == 2
+    assert delivery(harness).limited_count == 2
     hand.ack(held[1].id)
     assert hand.pushed() == []
     hand.ack(held[0].id)
@@ -353,7 +353,7 @@ def test_a_job_that_its_key_let_through_and_nobody_may_have_holds_up_no_other(
         put(producer, job("x" * 2000, limit_key=b"k"))
     for name in ("third", "fourth"):
         put(producer, job(name, limit_key=b"k"))
-    assert delivery(harness).held == 3
+    assert delivery(harness).limited_count == 3
     asked(wide, m.CountJobs, stop=True)
     wide.ack(first.id)
     assert drained(hand) == ["third", "fourth"]
@@ -389,7 +389,7 @@ def test_a_job_that_its_key_let_through_and_is_late_holds_up_no_other() -> None:
     put(producer, job("late", limit_key=b"k", start_by_ms=by))
     put(producer, job("next", limit_key=b"k"))
     looks = worker(harness, window=8)
-    assert looks.pushed() == [] and delivery(harness).held == 2
+    assert looks.pushed() == [] and delivery(harness).limited_count == 2
     asked(looks, m.CountJobs, stop=True)
     harness.advance(5)
     (first,), (busy,) = hand.pushed(), other.pushed()
