@@ -1,7 +1,8 @@
 """The image of deploy/Dockerfile, built and run where this machine has programs for it.
 
 Docker is used where its daemon answers, else buildah builds and podman runs. A machine without
-them, without the base image, or whose kernel starts no container skips, and says why.
+them, without the base image, or whose kernel starts no container skips, and says why. The bound of
+the size is of the image without its base, since bases differ.
 """
 
 from __future__ import annotations
