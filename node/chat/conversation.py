@@ -294,6 +294,8 @@ class Conversation:
         return len(self._own) > SEEN_MAX or own.text.at < at - self._life_ms
 
     def _replay_in(self, sequence: int, record: Record) -> None:
+        if self.is_seen(record.uuid):  # it was stored twice: the first one counts
+            return
         is_early = bool(record.about) and record.about not in self._seen
         self._remember(record.uuid, record.at)
         self.is_answered = True

@@ -466,6 +466,8 @@ class GroupConversation:
     def _replay_in(self, sequence: int, record: Record) -> None:
         name = (record.by, record.uuid)
         self._held.pop(name, None)
+        if name in self._seen:  # it was stored twice: the first one counts
+            return
         self._remember(name, record.at)
         self._replay_file(sequence, record, self.files_in)
         self._advance(record.by, record.line, record.n + 1)

@@ -187,6 +187,11 @@ class GroupTask:
         """True if this node has left, or has declined an invitation."""
         return self.membership.has_left(self._own)
 
+    @property
+    def left_at(self) -> float:
+        """The time at which it has left, or has declined."""
+        return self.membership.left_at(self._own)
+
     async def run(self) -> None:
         """Read the history, then send and receive. Raises RequestErrors of the streams."""
         try:

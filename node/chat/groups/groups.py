@@ -152,6 +152,7 @@ class Groups:
     async def _forget_oldest_left(self) -> None:
         """Raises OSError."""
         left = [each for each in self._groups.values() if each.has_left]
+        left.sort(key=lambda each: each.left_at)
         for each in left[: max(0, len(left) - LEFT_MAX)]:
             await self._forget(each)
 
@@ -399,6 +400,9 @@ class Groups:
         if task.status is None:
             await self._forget(task)
             return
+        if task.status is MemberStatus.INVITED:
+            await self._decline(task)
+            return
         if task.membership.is_admin(own):
             self._check_last_admin(task)
             await task.change(Change.REMOVE, [(own, "")])
@@ -432,17 +436,25 @@ class Groups:
             return write_body(b.GroupAnswer(task.id))
         if task.status is not MemberStatus.INVITED:
             return write_body(b.GroupAnswer(None, "there is no invitation into this group"))
+        if not request.accept:
+            await self._decline(task)
+            return write_body(b.GroupAnswer(task.id))
         try:
-            await task.change(Change.JOIN if request.accept else Change.LEAVE)
+            await task.change(Change.JOIN)
         except BadRecord as error:
             return write_body(b.GroupAnswer(None, str(error)))
-        if request.accept:
-            await self._outbox.context.store.write([(_DELETE_SENDER, (task.group,))])
-            self._senders.pop(task.group, None)
-        else:
-            await task.flush()
-            await self._forget(task)
+        await self._outbox.context.store.write([(_DELETE_SENDER, (task.group,))])
+        self._senders.pop(task.group, None)
         return write_body(b.GroupAnswer(task.id))
+
+    async def _decline(self, task: GroupTask) -> None:
+        """Tell the members, if the group has room for that, and forget the group."""
+        try:
+            await task.change(Change.LEAVE)
+            await task.flush()
+        except BadRecord as error:
+            log.info("group declined without a word: group=%s: %s", task.id, error)
+        await self._forget(task)
 
 
 def _membership_in(payload: GroupPayload, now: float) -> Membership:

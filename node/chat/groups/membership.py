@@ -319,9 +319,18 @@ class Membership:
         self._statement_count += 1
         self._bytes += len(signed)
         if record.change is Change.LEAVE:
-            epoch = self.state.epoch if self.state is not None else 0
-            self._gone[record.by] = Departure(epoch + 1, record.at, now)
+            self._leave(record, now)
         return Added.STATEMENT
+
+    def _leave(self, record: GroupRecord, now: float) -> None:
+        """A member has left. One that was removed before gets no more time by saying so, and one
+        that was added again is here."""
+        assert self.state is not None
+        member, gone = self.state.members.get(record.by), self._gone.get(record.by)
+        if member is None and gone is not None:
+            self._gone[record.by] = msgspec.structs.replace(gone, is_own=True)
+        elif member is not None and member.added == record.previous:
+            self._gone[record.by] = Departure(self.state.epoch + 1, record.at, now)
 
     def _state_after(self, head: bytes) -> GroupState | None:
         if not head:
@@ -435,6 +444,11 @@ class Membership:
         """True for a member that has left or has declined, by its own word."""
         status, gone = self.status(key), self._gone.get(key)
         return status is MemberStatus.LEFT or (status is None and gone is not None and gone.is_own)
+
+    def left_at(self, key: bytes) -> float:
+        """The time at which it was heard here that a member is gone; 0: it is not."""
+        gone = self._gone.get(key)
+        return 0.0 if gone is None else gone.heard_at
 
     def is_admin(self, key: bytes) -> bool:
         """True for an admin that takes part."""

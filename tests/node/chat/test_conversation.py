@@ -143,6 +143,19 @@ def test_who_has_read_a_message_has_got_it() -> None:
     assert kept.conversation.pending_receipts(64) is None
 
 
+def test_a_message_that_is_stored_twice_counts_once() -> None:
+    kept = Kept()
+    kept.hear(1)
+    kept.bodies.append(kept.bodies[0])
+    kept.crash()
+    kept.hear(2)
+    assert (kept.conversation.unread, kept.conversation.tail) == (2, 3)
+    kept.read(1)
+    assert kept.conversation.unread == 1
+    kept.crash()
+    assert kept.conversation.unread == 1
+
+
 def test_our_own_messages_and_notes_are_never_unread() -> None:
     kept = Kept()
     kept.say(1, "hi")

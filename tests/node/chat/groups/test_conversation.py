@@ -193,6 +193,19 @@ def test_a_member_that_repeats_an_old_message_of_another_one_shows_nothing_twice
     assert reader.texts == ["I agree", "text 2"] and not reader.notes
 
 
+def test_a_message_that_is_stored_twice_counts_once() -> None:
+    reader = Reader()
+    reader.hear(said(1))
+    reader.hear(said(2))
+    reader.records[1:1] = reader.records[:1]
+    reader.restart()
+    assert (reader.conversation.unread, reader.conversation.tail) == (2, 3)
+    reader.conversation.replay_read(1)
+    assert reader.conversation.unread == 1
+    pending = reader.conversation.pending_receipts(10)
+    assert pending is not None and len(pending[1][peer_id(BOB.public)]) == 1
+
+
 def test_receipts_count_members_once_and_only_for_own_messages() -> None:
     reader = Reader()
     body = Text(LINE, 1, NOW_MS, "hi")

@@ -11,7 +11,7 @@ import anyio.lowlevel
 import pytest
 
 from millpond.actors.errors import DataTooLarge, NotAllowed
-from millpond.node.chat.groups import group_task
+from millpond.node.chat.groups import group_task, groups, membership
 from millpond.node.chat.groups.group_task import (
     HELD_OF_STRANGERS_MAX,
     RECORDS_AT_ONCE,
@@ -234,6 +234,39 @@ async def test_an_invitation_can_be_refused_and_made_again(tmp_path: Path) -> No
         await until_members(2, group, a, b)
         await say(a, group, "welcome")
         await until_texts(b, group, ["welcome"])
+
+
+@pytest.mark.parametrize("is_left", (False, True), ids=("declined", "left"))
+async def test_an_invitation_into_a_full_group_can_be_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_left: bool
+) -> None:
+    alice, bob = acquainted(tmp_path, "alice", "bob")
+    async with alice.node() as a, bob.node() as b:
+        group = await create(a, "bob")
+        await eventually(lambda: is_listed(b, group))
+        monkeypatch.setattr(membership, "STATEMENTS_MAX", membership.LEAVES_MAX)
+        if is_left:
+            assert await change(b, group, "leave") is None
+        else:
+            await accept(b, group, accepts=False)
+        assert not list(b.peer_services.chat._groups)
+
+
+async def test_the_group_that_was_left_last_is_kept_and_its_members_hear_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "LEFT_MAX", 1)
+    alice, bob = acquainted(tmp_path, "alice", "bob")
+    async with alice.node() as a, bob.node() as b:
+        first, second = [await create(a, "bob", name=name) for name in ("pond", "brook")]
+        for group in (first, second):
+            await accept(b, group)
+            await until_members(2, group, a, b)
+        for group in (second, first):
+            assert await change(b, group, "leave") is None
+        assert [each.id for each in b.peer_services.chat._groups] == [first]
+        await until_members(1, first, a)
+        await until_members(1, second, a)
 
 
 async def test_messages_of_a_blocked_member_are_hidden(tmp_path: Path) -> None:

@@ -341,6 +341,35 @@ def test_a_member_that_has_left_is_told_from_one_that_was_removed() -> None:
     assert not story.membership.has_left(BOB.public)
 
 
+def statement(story: Story, who: Identity, added: int, change: Change, at: int) -> bytes:
+    """A statement for the addition by the record of an epoch."""
+    found = (read_record(each) for each in story.signed)
+    chain = {each.epoch: record_hash(each) for each in found if each.change < Change.JOIN}
+    group = story.membership.group
+    return sign(GroupRecord(1, group, added, chain[added], who.public, at, change), who)
+
+
+def test_a_removed_member_writes_no_more_because_it_says_that_it_leaves() -> None:
+    story = Story().joins(MALLORY)
+    story.does(ALICE, Change.REMOVE, MALLORY)
+    story.take(statement(story, MALLORY, 1, Change.LEAVE, NOW_MS + 10**9))
+    for epoch in (1, 2):
+        verdict = story.membership.verdict(message(story, MALLORY, epoch), NOW_MS + 60_000, NOW_S)
+        assert verdict is Verdict.REFUSE
+    assert story.membership.verdict(message(story, MALLORY, 1), NOW_MS, NOW_S) is Verdict.ACCEPT
+
+
+def test_a_member_that_was_added_again_is_waited_for_when_its_leave_comes_late() -> None:
+    story = Story().joins(BOB)
+    late = statement(story, BOB, 1, Change.LEAVE, NOW_MS)
+    story.does(ALICE, Change.ADD, BOB)
+    story.take(late)
+    assert not story.membership.has_left(BOB.public)
+    assert story.membership.verdict(message(story, BOB), NOW_MS, NOW_S) is Verdict.HOLD
+    story.does(BOB, Change.JOIN)
+    assert story.membership.verdict(message(story, BOB), NOW_MS, NOW_S) is Verdict.ACCEPT
+
+
 def message(story: Story, who: Identity, epoch: int | None = None) -> GroupMessage:
     state = story.membership.state
     assert state is not None
