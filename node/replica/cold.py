@@ -27,6 +27,7 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from threading import Lock
 from typing import Any, NamedTuple, TypeVar
 
 import anyio
@@ -46,7 +47,13 @@ from millpond.node.replica.cold_objects import (
     decode_cold_object,
     encode_cold_object,
 )
-from millpond.node.replica.errors import BadReplica, NoObject, ObjectExists, ReplicaError
+from millpond.node.replica.errors import (
+    BadReplica,
+    NoObject,
+    ObjectExists,
+    ObjectStoreAway,
+    ReplicaError,
+)
 from millpond.node.replica.interface import ColdInfo
 from millpond.node.replica.object_store import ObjectStore
 from millpond.node.replica.objects import cold_name
@@ -142,6 +149,8 @@ class ColdStreams:
         self._failed: dict[Key, float] = {}
         self.hanging = 0
         """Requests that were given up and have not returned."""
+        self._lock = Lock()
+        """Of `hanging`, which threads change as well."""
         self._threads = anyio.CapacityLimiter(THREADS_MAX)
         self._upload_thread = anyio.CapacityLimiter(1)
         self._asked: deque[Key] = deque()
@@ -315,22 +324,27 @@ class ColdStreams:
             self.stats.cache_bytes -= cached.found.weight
 
     async def _in_thread(self, work: Callable[[], T], limiter: anyio.CapacityLimiter) -> T:
-        is_done = is_left = False
+        is_begun = is_left = False
 
         def run() -> T:
-            nonlocal is_done
+            nonlocal is_begun
+            with self._lock:
+                if is_left or self.hanging >= HANGING_MAX:
+                    raise ObjectStoreAway(f"{self.hanging} requests hang")
+                is_begun = True
             try:
                 return work()
             finally:
-                is_done = True
-                if is_left:
-                    self.hanging -= 1
+                with self._lock:
+                    is_begun = False
+                    self.hanging -= is_left
 
         try:
             return await anyio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=limiter)
         except BaseException:
-            if not is_done:
-                self.hanging, is_left = self.hanging + 1, True
+            with self._lock:  # one that still waited for a thread does not hang
+                is_left = True
+                self.hanging += is_begun
             raise
 
     # Moves.
@@ -338,8 +352,8 @@ class ColdStreams:
     async def _move_always(self) -> None:
         while True:
             await anyio.sleep(LOOK_S)
-            if self._shipper.state is not ShippingState.SHIPPING:
-                continue
+            if self._shipper.state is not ShippingState.SHIPPING or self.hanging > HANGING_MAX // 2:
+                continue  # the threads that are left are for reads
             try:
                 for name, keep_bytes in self._store.logs_above(self._limit):
                     while await self._move(name, keep_bytes):

@@ -216,6 +216,34 @@ async def test_an_object_store_that_hangs_ends_reads_in_time(
         assert await numbers_of(client) == ALL
 
 
+async def refused_first(node: Node, stream: str) -> None:
+    with pytest.raises(LimitExceeded, match=REFUSED):
+        await first_of(node, stream)
+
+
+async def test_fetches_that_never_had_a_thread_are_not_counted_as_hanging(
+    tmp_path: Path, objects: ColdFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many reads wait for a slow object store; later reads get their objects as before."""
+    monkeypatch.setattr(cold, "FETCH_S", 0.5)
+    monkeypatch.setattr(cold, "THREADS_MAX", 1)
+    monkeypatch.setattr(cold, "HANGING_MAX", 2)
+    async with serving(config_of(tmp_path)) as (node, client):
+        for stream in (streams := [f"logs{each}" for each in range(5)]):
+            await fill(client, stream)
+        await cooled(node, 10 * 2**20)
+        objects.answers.clear()
+        try:
+            async with anyio.create_task_group() as tasks:
+                for stream in streams:
+                    tasks.start_soon(refused_first, node, stream)
+        finally:
+            objects.answers.set()
+        await until(lambda: not cold_of(node).hanging, LIMIT_S)
+        monkeypatch.setattr(cold, "FETCH_S", LIMIT_S)
+        assert await numbers_of(client, streams[-1]) == ALL
+
+
 @pytest.mark.parametrize("is_there", [True, False], ids=["damaged", "missing"])
 async def test_a_damaged_object_is_named_and_nothing_else_is_affected(
     tmp_path: Path, objects: ColdFolder, monkeypatch: pytest.MonkeyPatch, is_there: bool
@@ -260,10 +288,10 @@ async def test_readers_of_one_object_share_its_fetch(tmp_path: Path, objects: Co
         assert objects.fetched.count(name) == 1
 
 
-async def first_of(node: Node) -> None:
+async def first_of(node: Node, stream: str = "logs") -> None:
     """Read the first record over a connection of its own."""
     async with connect_s3p(node.listeners["s3p"]) as client:
-        (record,) = await client.read("logs", count=1)
+        (record,) = await client.read(stream, count=1)
         assert record.data == body(0)
 
 
