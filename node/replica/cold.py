@@ -75,6 +75,8 @@ AWAY_S, DAMAGED_S = 1.0, 10.0
 THREADS_MAX = 4
 HANGING_MAX = 8
 """Requests that were given up and still hang in their threads; with more, none is made."""
+UNLIMITED = 2**63
+"""More bytes than a log has: none is moved."""
 FAILURES_KEPT = 1000
 DAMAGES_KEPT = 100
 
@@ -355,7 +357,10 @@ class ColdStreams:
             if self._shipper.state is not ShippingState.SHIPPING or self.hanging > HANGING_MAX // 2:
                 continue  # the threads that are left are for reads
             try:
-                for name, keep_bytes in self._store.logs_above(self._limit):
+                above = self._store.logs_above(self._limit)
+                for name in self._bytes.keys() - {each for each, _ in above}:
+                    await self._look(name, UNLIMITED)  # it was trimmed or deleted
+                for name, keep_bytes in above:
                     while await self._move(name, keep_bytes):
                         pass
             except (ReplicaError, OSError) as exc:
@@ -364,14 +369,9 @@ class ColdStreams:
 
     async def _move(self, name: bytes, keep_bytes: int) -> bool:
         """Move the oldest chunks of a log. False: that is all for now."""
-        found = await _answer(
-            partial(self._store.oldest_local, name, keep_bytes, OBJECT_BYTES, CHUNKS_MAX)
-        )
-        if not isinstance(found, OldestLocal):
-            return False
-        self._count(name, found.bytes)
+        found = await self._look(name, keep_bytes)
         claim = self._shipper.claim
-        if not found.chunks or claim is None:
+        if found is None or not found.chunks or claim is None:
             return False
         if claim.epoch != self._epoch:
             self._epoch, self._next = claim.epoch, 0
@@ -395,6 +395,16 @@ class ColdStreams:
         self.stats.error = ""
         self._count(name, left)
         return True
+
+    async def _look(self, name: bytes, keep_bytes: int) -> OldestLocal | None:
+        """The oldest chunks of a log that may be moved, whose bytes are counted; None: a fault."""
+        found = await _answer(
+            partial(self._store.oldest_local, name, keep_bytes, OBJECT_BYTES, CHUNKS_MAX)
+        )
+        if not isinstance(found, OldestLocal):
+            return None
+        self._count(name, found.bytes)
+        return found
 
     def _upload(
         self, name: bytes, key: Key, chunks: Sequence[Chunk]

@@ -387,6 +387,11 @@ async def test_objects_go_once_no_kept_snapshot_needs_them(
         prune(objects, 0.0, 2.0**40)
         assert not {each.name for each in objects.list(COLD)} & set(before)
         assert await numbers_of(client, "others") == ALL
+        await client.delete("others")
+        await fill(client, "newest")
+        await until(lambda: not stream_files(node, b"others"), LIMIT_S)
+        await until(lambda: [*cold_of(node)._bytes] == [stream_cell(b"newest")], LIMIT_S)
+        assert cold_of(node).info.bytes < 4 * 2**20
 
 
 async def test_an_object_of_a_crash_is_removed(
