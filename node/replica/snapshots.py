@@ -20,8 +20,9 @@ import msgspec
 
 from millpond.actors.store.catalog_recovery import DAMAGED
 from millpond.actors.store.durable import DurableStore
+from millpond.actors.store.partitions.file_pool import BESIDE, is_file_name
 from millpond.actors.store.partitions.partition import Partition
-from millpond.actors.store.partitions.sqlite import COLD_FORMAT, Damaged, version_of
+from millpond.actors.store.partitions.sqlite import COLD_FORMAT, Damaged, is_sqlite, version_of
 from millpond.actors.store.snapshot import SnapshotLost, StoreSnapshot
 from millpond.actors.store.snapshot_copy import SnapshotCopy
 from millpond.node.backup.manifest import digest_of
@@ -90,6 +91,8 @@ class SnapshotUpload:
         self._before: Manifest | None = None
         self._cold: dict[tuple[int, int], int] = {}
         """The cold objects that the files need, with the bytes that they need of each."""
+        self._cold_next_max: tuple[int, int] | None = None
+        """Set by a file that cannot be read: it may need any object from there on."""
         self.bytes_uploaded = 0
         self.is_new = True
         """False: the one before is of the same moment of the journal."""
@@ -124,7 +127,9 @@ class SnapshotUpload:
 
     def finish(self, place: SnapshotPlace, facts: SnapshotFacts, snapshot: StoreSnapshot) -> str:
         """Make the manifest; gives its name. The snapshot counts from now on."""
-        lsn = snapshot.lsn
+        lsn, cold_next = snapshot.lsn, place.cold_next
+        if self._cold_next_max is not None:
+            cold_next = min(cold_next, self._cold_next_max)
         manifest = Manifest(
             version=MANIFEST_VERSIONS[-1] if self._cold else FORMAT_VERSION,
             node=place.node,
@@ -138,7 +143,7 @@ class SnapshotUpload:
             streams=facts.streams,
             files=tuple(sorted(self._files, key=lambda each: each.path)),
             cold=tuple(ColdUse(*key, size) for key, size in sorted(self._cold.items())),
-            cold_next=place.cold_next,
+            cold_next=cold_next,
         )
         self.manifest = manifest
         name = snapshot_name(place.epoch, lsn)
@@ -184,18 +189,25 @@ class SnapshotUpload:
         path.unlink()
 
     def _find_cold(self, path: Path) -> None:
-        """Find the cold objects that a file needs. One that cannot be read may need all that the
-        snapshot before needs."""
+        """Find the cold objects that a partition's file needs. One that cannot be read may need all
+        that the snapshot before needs, and all that came since."""
+        if not is_file_name(path.name) or not path.stat().st_size:
+            return
         with path.open("rb") as file:
-            if version_of(file.read(100)) < COLD_FORMAT:
-                return
+            head = file.read(100)
         used: dict[tuple[int, int], int] = {}
         try:
+            if not is_sqlite(head) or path.with_name(path.name + BESIDE[0]).exists():
+                raise Damaged("SQLite could not copy it")
+            if version_of(head) < COLD_FORMAT:
+                return
             url = f"file:{quote(str(path))}?mode=ro&immutable=1"
             with closing(sqlite3.connect(url, uri=True, isolation_level=None)) as connection:
                 used = Partition(connection, None, None).cold_objects()
         except (Damaged, sqlite3.Error):
+            self._cold_next_max = 0, 0
             if self._before is not None:
+                self._cold_next_max = self._before.cold_next
                 used = {(each.epoch, each.number): each.bytes for each in self._before.cold}
         for key, size in used.items():
             self._cold[key] = self._cold.get(key, 0) + size

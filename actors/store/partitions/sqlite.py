@@ -107,9 +107,14 @@ def prepare(
     return int(version)
 
 
+def is_sqlite(file: bytes) -> bool:
+    """True: it begins as a file of SQLite does."""
+    return file.startswith(_MAGIC)
+
+
 def version_of(file: bytes) -> int:
     """The `user_version` on the first page of a file; 0: that is none."""
-    return int.from_bytes(file[60:64]) if file.startswith(_MAGIC) else 0
+    return int.from_bytes(file[60:64]) if is_sqlite(file) else 0
 
 
 @contextmanager

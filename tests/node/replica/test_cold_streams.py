@@ -394,6 +394,26 @@ async def test_objects_go_once_no_kept_snapshot_needs_them(
         assert cold_of(node).info.bytes < 4 * 2**20
 
 
+@pytest.mark.parametrize("harm", [0, 4096], ids=["head", "page"])
+async def test_objects_of_a_file_that_cannot_be_read_stay(
+    tmp_path: Path, objects: ColdFolder, harm: int
+) -> None:
+    """A repair may find in it what SQLite does not."""
+    async with serving(config_of(tmp_path)) as (node, client):
+        await fill(client)
+        await cooled(node)
+        before = {each.name for each in objects.list(COLD)}
+    path = tmp_path / "data" / "partitions" / file_name(stream_cell(b"logs"))
+    with path.open("r+b") as file:
+        file.seek(harm)
+        file.write(bytes(2048))
+    async with serving(config_of(tmp_path)) as (node, client):
+        await fill(client, "others")
+        await snapshot(node)
+        prune(objects, 0.0, 2.0**40)
+        assert {each.name for each in objects.list(COLD)} >= before
+
+
 async def test_an_object_of_a_crash_is_removed(
     tmp_path: Path, objects: ColdFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
