@@ -109,9 +109,10 @@ class _Log:
             return None
         low, high = first.first, last.first
         while low < high:
-            middle = self._holding((low + high) // 2)
+            half = (low + high) // 2
+            middle = self._holding(half)
             if middle is None or is_before(middle):
-                low = (low + high) // 2 + 1 if middle is None else middle.end
+                low = half + 1 if middle is None else max(middle.end, half + 1)
             else:
                 high = middle.first
         return next(iter(self.entries(low, 1)), None)

@@ -27,7 +27,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import msgspec
 
@@ -62,7 +62,7 @@ from millpond.actors.store.interface import (
     refused,
 )
 from millpond.actors.store.journal.change_codec import BadChange
-from millpond.actors.store.redis.commands import Command
+from millpond.actors.store.redis.commands import Command, PackedCommand
 from millpond.actors.store.redis.connection import RedisConnection, RedisUrl
 from millpond.actors.store.redis.errors import (
     RedisAway,
@@ -257,7 +257,7 @@ class Write(NamedTuple):
     entry: Entry
     lsn: int
     changes: Sequence[Change]
-    command: Command
+    command: PackedCommand
     size: int
     commit: Commit | None
     before: State
@@ -350,6 +350,8 @@ class RedisStore:
         self._held: deque[Item] = deque()
         """Items of these partitions, in order."""
         self._held_at = 0.0
+        self._unsure: set[int] = set()
+        """The writes that may have been done, because their answers were lost."""
         self._away = ""
         """The error for which Redis is held to be away; empty: it is there."""
         self._tried_at = self._renewed_at = 0.0
@@ -513,6 +515,8 @@ class RedisStore:
         key = f"{self.url.prefix}:facts"
         replies = self.connection.run([("HSET", key, *each) for each in facts.items()])
         for reply in replies:
+            if isinstance(reply, RedisMoving):
+                raise RedisAway(str(reply))
             if isinstance(reply, RedisRefused):
                 raise reply
         self.facts.update(facts)
@@ -610,7 +614,7 @@ class RedisStore:
 
     def _command(
         self, entry: Entry, changes: Sequence[Change], *, is_awaited: bool
-    ) -> tuple[Command, int]:
+    ) -> tuple[PackedCommand, int]:
         script = self._write if is_awaited else self._free
         is_new = entry.bounds.is_new
         order = (self._epoch, self._lsn, entry.chain)
@@ -734,6 +738,8 @@ class RedisStore:
             if isinstance(each, Read) or (isinstance(each, Write) and each.commit is not None)
         }
         late = {name for name, since in self._moving.items() if since < limit and name in awaited}
+        if self._unsure:
+            late -= {_held_by(each) for each in self._held if self._is_unsure(each)}
         answers: list[tuple[Item, Any]] = []
         if late:
             error = RedisMoving(f"the slot of its keys is moved for {self._settings.moving_s:g} s")
@@ -785,7 +791,11 @@ class RedisStore:
         self._name([each.entry for each in batch if isinstance(each, Naming)])
         sent = [self._commands(item) for item in batch]
         commands = [command for some in sent for command in some]
-        replies = iter(self.connection.run(commands)) if commands else iter(())
+        try:
+            replies = iter(self.connection.run(commands) if commands else ())
+        except RedisAway:
+            self._unsure.update(each.lsn for each in batch if isinstance(each, Write))
+            raise
         held: list[Item] = []
         names: set[bytes] = set()
         reason: RedisMoving | None = None
@@ -793,6 +803,9 @@ class RedisStore:
             found = [next(replies) for _ in some]
             refusal = None if isinstance(item, Read | Forgetting) else item.entry.refusal
             reply = found[-1] if found else refusal
+            if self._is_unsure(item) and found and isinstance(reply, RedisRefused):
+                if not is_of_wrong_type(reply):  # it takes no writes now, and may have done this
+                    raise RedisAway(str(reply))
             unsent.popleft()
             if isinstance(item, Write):
                 name = item.entry.name
@@ -803,6 +816,7 @@ class RedisStore:
                 if name in names:
                     held.append(item)
                     continue
+                self._unsure.discard(item.lsn)
                 if self._moving:
                     self._moving.pop(name, None)
             answers.append((item, reply))
@@ -817,7 +831,14 @@ class RedisStore:
             if name is not None and name not in self._moving:
                 self._moving[name] = self._held_at
                 log.warning("partition waits: name=%r reason=%s", name, reason)
+        limit = self._held_at - self._settings.away_s
+        if any(self._is_unsure(each) and self._moving[each.entry.name] < limit for each in items):
+            raise StoreLost(f"it is not known whether a write is stored, and {reason}")
         self._hold_others()
+
+    def _is_unsure(self, item: Item) -> TypeGuard[Write]:
+        """It is a write that may have been done, as its answer was lost."""
+        return isinstance(item, Write) and item.lsn in self._unsure
 
     def _batch(self) -> list[Item]:
         """The first items that are no reads, and may go in one pipeline after all names of theirs
@@ -861,11 +882,17 @@ class RedisStore:
     def _commands(self, item: Item) -> Sequence[Command]:
         match item:
             case Write() if item.entry.refusal is None:
-                return (item.command,)
+                return (self._resent(item.command) if item.lsn in self._unsure else item.command,)
             case Forgetting(commands=commands):
                 return commands
             case _:
                 return ()
+
+    def _resent(self, command: PackedCommand) -> PackedCommand:
+        """A write that may have been done, by the script that a server that is full by now calls:
+        the other one would be refused before it tells that the write is there."""
+        data = command.data.replace(self._write.encode(), self._free.encode(), 1)
+        return command._replace(data=data)
 
     def _read_one(self, item: Read) -> Any:
         """The answer of a read, a Fault, a Damage, or a RedisMoving. Raises RedisAway,

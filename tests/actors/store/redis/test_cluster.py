@@ -15,10 +15,11 @@ from millpond.actors.store.interface import Deferred, Fault
 from millpond.actors.store.redis.commands import Command
 from millpond.actors.store.redis.connection import (
     SCAN_COUNT,
+    connect_redis,
     parse_redis_url,
 )
 from millpond.actors.store.redis.errors import RedisConfigError
-from tests.actors.store.redis.test_store import LOG, NAME, Run, chunk, put
+from tests.actors.store.redis.test_store import LOG, NAME, CutAfter, Run, chunk, put
 from tests.redis_server import ClusterServers, needs_redis, redis_cluster
 
 pytestmark = [needs_redis, pytest.mark.crash]
@@ -109,6 +110,29 @@ def test_a_slot_that_is_moved_for_long_refuses_writes_and_is_read(
     cluster.end_move(slot, source, target)
     assert run.write(NAME, put(2)) is None
     assert run.load().rows == [put(1), put(2)] and run.store.usage.messages == 2
+    run.store.close()
+
+
+def test_a_write_whose_answer_was_lost_waits_for_its_slot_until_it_is_known(
+    cluster: ClusterServers,
+) -> None:
+    connection = CutAfter(connect_redis(parse_redis_url(cluster.url)))
+    run = Run(cluster.url, connect=lambda _: connection)
+    assert run.write(NAME, ModeSet(Mode.QUEUE), put(1)) is None
+    connection.is_cut = True
+    results = pending(run, run.store.write(NAME, [put(2)]))
+    slot = cluster.slot(META)
+    source, target = cluster.begin_move(slot)
+    cluster.move_keys(slot, source, target, 1)
+    for _ in range(2):
+        later(run, 11)
+    assert not results, "it is stored"
+    cluster.end_move(slot, source, target)
+    later(run, 1)
+    later(run, 1)
+    assert results == [None] and not run.lost
+    assert run.write(NAME, put(3)) is None
+    assert run.load().rows == [put(1), put(2), put(3)]
     run.store.close()
 
 

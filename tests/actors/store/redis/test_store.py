@@ -28,7 +28,7 @@ from millpond.actors.store.changes import (
 )
 from millpond.actors.store.interface import Deferred, Fault, Seek, Usage
 from millpond.actors.store.memory import MemoryStore
-from millpond.actors.store.redis.commands import Command
+from millpond.actors.store.redis.commands import Command, PackedCommand
 from millpond.actors.store.redis.connection import (
     RedisConnection,
     RedisUrl,
@@ -38,6 +38,7 @@ from millpond.actors.store.redis.connection import (
 from millpond.actors.store.redis.errors import (
     RedisAway,
     RedisConfigError,
+    RedisMoving,
     RedisRefused,
     StoreLost,
 )
@@ -441,6 +442,60 @@ def test_a_full_server_refuses_puts_and_takes_acks(server: RedisServer, url: str
     run.store.close()
 
 
+class CutAfter:
+    """A connection whose next call fails after the server has done all of it. With `refusal` the
+    server then takes no writes."""
+
+    def __init__(self, inner: RedisConnection) -> None:
+        self._inner = inner
+        self.is_cut = False
+        self.refusal: RedisRefused | None = None
+
+    def run(self, commands: Sequence[Command]) -> list[Any]:
+        if self.refusal is not None and any(isinstance(each, PackedCommand) for each in commands):
+            return [self.refusal for _ in commands]
+        replies = self._inner.run(commands)
+        if self.is_cut:
+            self.is_cut = False
+            raise RedisAway("cut after")
+        return replies
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+def test_a_write_whose_answer_was_lost_is_not_refused_by_a_server_that_takes_none_since(
+    server: RedisServer, url: str, is_full: bool
+) -> None:
+    connection = CutAfter(connect_redis(parse_redis_url(url)))
+    run, results = Run(url, connect=lambda _: connection), list[Fault | None]()
+    assert run.write(NAME, put(1)) is None
+    connection.is_cut = True
+    commit = run.store.write(NAME, [put(2)])
+    assert commit is not None
+    commit.when_done(results.append)
+    run.work()
+    assert not results
+    if is_full:
+        server.command("CONFIG", "SET", "maxmemory", "1mb")
+    else:
+        connection.refusal = RedisRefused("MISCONF Errors writing to the AOF file")
+    try:
+        run.clock.now += 1
+        run.work(idle=True)
+        assert results == ([None] if is_full else []), "it is stored"
+    finally:
+        server.command("CONFIG", "SET", "maxmemory", "0")
+    connection.refusal = None
+    run.clock.now += 1
+    run.work(idle=True)
+    assert results == [None] and not run.lost
+    assert run.write(NAME, put(3)) is None
+    assert run.load().rows == [put(1), put(2), put(3)] and run.store.usage.messages == 3
+    run.store.close()
+
+
 def test_what_redis_refused_when_full_is_found_at_the_next_start_once_it_is_taken(
     server: RedisServer, url: str
 ) -> None:
@@ -471,6 +526,21 @@ def test_a_write_is_refused_when_the_name_of_its_partition_is(
     again = Run(url)
     assert again.load().rows == [put(1)]
     again.store.close()
+
+
+def test_facts_that_could_not_be_stored_for_now_are_an_error(url: str) -> None:
+    connection = connect_redis(parse_redis_url(url))
+    run, send = Run(url, connect=lambda _: connection), connection.run
+
+    def moved(commands: Sequence[Command]) -> list[Any]:
+        is_fact = [each for each in commands if each[0] == "HSET"]
+        return [RedisMoving("its slot is moved") for _ in is_fact] or send(commands)
+
+    connection.run = moved  # type: ignore[method-assign]
+    with pytest.raises(RedisAway):
+        run.store.save_facts({"instance": 6})
+    assert run.store.facts == {}
+    run.store.close()
 
 
 def test_a_node_starts_while_redis_is_full(server: RedisServer, url: str) -> None:
@@ -761,6 +831,30 @@ def test_bounds_that_are_not_understood_are_a_damage_of_their_stream(
     assert [each.name for each in run.store.damages] == [LOG]
     assert run.finish(run.store.log_snapshot(LOG)) is Fault.DAMAGED
     assert run.write(LOG, chunk(10)) is Fault.NOT_STORED
+    run.store.close()
+
+
+@pytest.mark.parametrize("gone", [("10-10", "20-10"), ("0-10", "20-10", "30-10")])
+def test_a_search_ends_in_a_stream_some_of_whose_chunks_are_gone(
+    server: RedisServer, url: str, gone: tuple[str, ...]
+) -> None:
+    connection = connect_redis(parse_redis_url(url))
+    run, calls, send = Run(url, connect=lambda _: connection), [0], connection.run
+
+    def counted(commands: Sequence[Command]) -> list[Any]:
+        calls[0] += 1
+        assert calls[0] < 200, "the search does not end"
+        return send(commands)
+
+    for first in range(0, 50, 10):
+        assert run.write(LOG, chunk(first)) is None
+    server.command("XDEL", LOG_STEM + "bounds", *gone)
+    connection.run = counted  # type: ignore[method-assign]
+    for first in (0, 10, 20, 30, 40):
+        stamp = chunk(first).last_timestamp
+        found = run.read(Seek(SeekBy.TIMESTAMP, timestamp=stamp, bytes_max=2**40))
+        left = [each for each in range(first, 50, 10) if f"{each}-10" not in gone]
+        assert [each.first for each in found] == left
     run.store.close()
 
 
