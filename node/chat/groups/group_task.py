@@ -50,6 +50,7 @@ from millpond.node.chat.groups.signed import (
     GroupRecord,
     message_hash,
     read_message,
+    read_record,
     record_hash,
     sign,
 )
@@ -483,16 +484,18 @@ class GroupTask:
     async def _store_records(
         self, conversation: GroupConversation, signed: Iterable[bytes]
     ) -> list[GroupRecord]:
-        """Store new records, with the lock held; gives them. Many take several turns."""
+        """Store new records, with the lock held; gives them. Signatures are verified in several
+        turns, and then all that is good holds at once: no message is sent in a state between."""
         was_joined, taken = self.is_joined, list[tuple[GroupRecord, Added]]()
-        is_kept = False
+        refused_count, is_kept = 0, False
+        verified = await self._verified(conversation, signed)
         try:
-            for number, each in enumerate(signed, 1):
-                taken += self._added(each)
-                if not number % RECORDS_AT_ONCE:
-                    await anyio.lowlevel.checkpoint()
-                    if self._history.conversation is not conversation:
-                        raise OutcomeUnknown("the history is read again")
+            for each, record in verified:
+                added = self._added(each, record)
+                taken += added
+                refused_count += not added
+                if not added and not refused_count % RECORDS_AT_ONCE:
+                    await self._give_turn(conversation)  # nobody honest sends so many of them
             stored = [self.membership.stored(record) for record, _ in taken]
             if stored:
                 if not (await self._members_tail()):
@@ -518,10 +521,30 @@ class GroupTask:
             await self._history.append(conversation, notes)
         return [record for record, _ in taken]
 
-    def _added(self, signed: bytes) -> list[tuple[GroupRecord, Added]]:
-        """The new records that are known by a signed one: that itself, and those that waited."""
+    async def _verified(
+        self, conversation: GroupConversation, signed: Iterable[bytes]
+    ) -> list[tuple[bytes, GroupRecord]]:
+        """The records with a good signature that are not known."""
+        found = []
+        for number, each in enumerate(signed, 1):
+            try:
+                if not self.membership.has(each):
+                    found.append((each, read_record(each)))
+            except BadRecord as error:
+                log.warning("group record refused: group=%s: %s", self.id, error)
+            if not number % RECORDS_AT_ONCE:
+                await self._give_turn(conversation)
+        return found
+
+    async def _give_turn(self, conversation: GroupConversation) -> None:
+        await anyio.lowlevel.checkpoint()
+        if self._history.conversation is not conversation:
+            raise OutcomeUnknown("the history is read again")
+
+    def _added(self, signed: bytes, record: GroupRecord) -> list[tuple[GroupRecord, Added]]:
+        """The new records that are known by a verified one: that itself, and those that waited."""
         try:
-            outcomes = self.membership.add(signed, self._history.now())
+            outcomes = self.membership.add(signed, self._history.now(), record=record)
         except BadRecord as error:
             log.warning("group record refused: group=%s: %s", self.id, error)
             return []

@@ -182,7 +182,7 @@ class Membership:
         self._signed: dict[bytes, bytes] = {}
         self._path: dict[bytes, None] = {}
         """The followed branch."""
-        self._waiting: dict[bytes, list[bytes]] = {}
+        self._waiting: dict[bytes, list[tuple[bytes, GroupRecord]]] = {}
         self._waiting_count = 0
         self._statements: dict[tuple[bytes, bytes], dict[Change, Statement]] = {}
         """Statements, by their member and the record that has added it."""
@@ -195,22 +195,27 @@ class Membership:
     # Records.
 
     def add(
-        self, signed: bytes, now: float, *, is_stored: bool = False
+        self,
+        signed: bytes,
+        now: float,
+        *,
+        is_stored: bool = False,
+        record: GroupRecord | None = None,
     ) -> list[tuple[GroupRecord, Added]]:
         """Add a signed record or statement, at `now` in seconds; gives the outcome for it, and for
         those that waited for it.
 
         Nothing for one that is known. Raises BadRecord. All that is neither WAITING nor KNOWN has
-        to be stored. `is_stored`: it is read again, and was heard of when it was written.
+        to be stored. `is_stored`: it is read again, and was heard of when it was written. `record`:
+        that of the signed bytes, if they are verified already.
         """
         if signed in self._taken:
             return []
         done: list[tuple[GroupRecord, Added]] = []
-        todo = deque([signed])
+        todo = deque([(signed, record or read_record(signed))])
         while todo:
-            signed = todo.popleft()
+            signed, record = todo.popleft()
             try:
-                record = read_record(signed)
                 heard_at = min(now, record.at / 1000) if is_stored else now
                 outcome = self._add(record, signed, heard_at, is_stored=is_stored)
             except BadRecord:
@@ -240,10 +245,10 @@ class Membership:
         if record.change in STATEMENTS:
             return self._add_statement(record, signed, now, is_stored=is_stored)
         self._check_room(record, len(signed), is_stored=is_stored)
-        state = applied(self._state_after(record.previous), record, digest)
         is_next = self.state is None or record.previous == self.state.head
         if not is_next and len(self._records) - len(self._path) >= OTHERS_MAX:
             raise BadRecord("too many records of other branches")
+        state = applied(self._state_after(record.previous), record, digest)
         self._records[digest], self._signed[digest] = record, signed
         self._bytes += len(signed)
         self._labels.setdefault(record.by, "")
@@ -291,13 +296,13 @@ class Membership:
 
     def _wait(self, record: GroupRecord, signed: bytes) -> Added:
         waiting = self._waiting.setdefault(record.previous, [])
-        if signed in waiting:
+        if (signed, record) in waiting:
             return Added.KNOWN
         if self._waiting_count >= WAITING_MAX:
             first = next(iter(self._waiting))
             self._waiting_count -= len(self._waiting.pop(first))
             waiting = self._waiting.setdefault(record.previous, [])
-        waiting.append(signed)
+        waiting.append((signed, record))
         self._waiting_count += 1
         return Added.WAITING
 

@@ -315,7 +315,11 @@ class Dialogue:
             try:
                 saved, size = await save_file(self._client, self._chat, file, folder)
             except (RequestError, OSError) as error:
-                raise Failure(f"not saved: {file.name}: {clean(str(error))}") from error
+                text = f"not saved: {file.name}: {clean(str(error))}"
+                if not isinstance(error, NotFound) or not self._options.stays:
+                    raise Failure(text) from error
+                print(text, file=sys.stderr)  # deleted a moment ago: others will come
+                continue
             print(f"saved: {clean(str(saved))} ({size})", file=sys.stderr)
 
     async def _report_transfers(self) -> None:
@@ -467,7 +471,7 @@ class Dialogue:
                 raise Failure(f"{self._view.lost} of the messages will not be delivered")
             if self._sent_files:
                 await self._wait_for_files()
-            failed = list(self._files.not_taken())
+            failed = list(self._files.not_taken(self._sent_files))
             if failed:
                 raise Failure(f"not taken by the peer: {', '.join(failed)}")
             return ExitCode.OK

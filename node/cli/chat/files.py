@@ -7,7 +7,7 @@ import mimetypes
 import os
 import tempfile
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -17,6 +17,7 @@ import anyio.to_thread
 import msgspec
 
 from millpond.actors.errors import NotFound
+from millpond.node.chat.actions import Action, action_of
 from millpond.node.chat.file_messages import FileTransfer
 from millpond.node.chat.file_operations import size_text
 from millpond.node.chat.messages import ChatInfo
@@ -87,11 +88,12 @@ class KnownFiles:
             if each.record.kind is Kind.IN and each.transfer is Transfer.RECEIVED:
                 yield each
 
-    def not_taken(self) -> Iterator[str]:
-        """The names of the files of this node that the peer does not have, and will not get."""
-        for each in self._files.values():
-            is_over = each.transfer in (Transfer.REFUSED, Transfer.EXPIRED)
-            if each.record.kind is Kind.OUT and is_over:
+    def not_taken(self, uuids: Iterable[bytes]) -> Iterator[str]:
+        """The names of those of some files of this node that the peer does not have, and will not
+        get."""
+        for uuid in uuids:
+            each = self._files.get((Kind.OUT, file_name("", uuid.hex())))
+            if each is not None and each.transfer in (Transfer.REFUSED, Transfer.EXPIRED):
                 yield each.name
 
     def learn(self, sequence: int, record: Record) -> list[str]:
@@ -102,6 +104,8 @@ class KnownFiles:
             )
             if len(self._files) > FILES_MAX:
                 self._files.popitem(last=False)
+        if record.kind in (Kind.IN, Kind.OUT) and action_of(record) is Action.DELETE:
+            self._files.pop((record.kind, file_name(record.by, record.about)), None)
         if record.kind not in (Kind.FILE_IN, Kind.FILE_OUT) or record.transfer is None:
             return []
         is_own = record.kind is Kind.FILE_OUT

@@ -78,6 +78,23 @@ def test_a_file_says_how_many_have_it_and_who_does_not_take_it() -> None:
     assert [each.record.by for each in files.received()] == ["b"] and not files.are_pending
 
 
+def test_a_file_of_before_is_not_waited_for_and_a_deleted_one_is_not_saved() -> None:
+    file = File(root="0" * 64, size=5, key="0" * 64, name="a.txt")
+    files = KnownFiles()
+    for number in (1, 2):
+        files.learn(number, record(Kind.OUT, number, "file", file=file))
+        files.learn(number, record(Kind.FILE_OUT, number, transfer=Transfer.REFUSED))
+        files.learn(number, record(Kind.IN, number, "file", file=file, by="b"))
+        files.learn(number, record(Kind.FILE_IN, number, by="b", transfer=Transfer.RECEIVED))
+    sent = bytes.fromhex(record(Kind.OUT, 2).uuid)
+    assert list(files.not_taken([sent, bytes(16)])) == ["a.txt"]
+    assert list(files.not_taken([])) == []
+    about = record(Kind.IN, 2).uuid
+    files.learn(3, record(Kind.IN, 3, by="c", action="delete", about=about))
+    files.learn(4, record(Kind.IN, 4, by="b", action="delete", about=about))
+    assert [each.sequence for each in files.received()] == [1]
+
+
 def test_two_people_in_a_group_at_their_terminals(tmp_path: Path) -> None:
     with (
         chat_processes(tmp_path) as (alice, bob),
