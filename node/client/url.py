@@ -40,8 +40,9 @@ def parse_url(url: str) -> Address:
     shown = hide_credentials(repr(url))
     try:
         parts = urlsplit(url)
-    except ValueError as exc:
-        raise ValueError(f"{shown}: {exc}") from exc
+    except ValueError:  # whose text may have a password
+        text = "its host has characters that no host has, or a bracket alone"
+        raise ValueError(f"{shown}: {text}") from None
     if "://" not in url:
         raise ValueError(f"{shown} has no scheme, as in tcp://127.0.0.1:7400")
     if parts.scheme not in PORTS:

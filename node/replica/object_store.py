@@ -78,8 +78,9 @@ def open_object_store(url: str) -> ObjectStore:
     shown = hide_credentials(url)
     try:
         parts = urlsplit(url)
-    except ValueError as exc:
-        raise BadAddress(f"{shown}: {exc}") from exc
+    except ValueError:  # whose text may have a password
+        text = "its host has characters that no host has, or a bracket alone"
+        raise BadAddress(f"{shown}: {text}") from None
     if parts.username or parts.password or "@" in parts.netloc or parts.query:
         raise BadAddress("credentials are not part of an address: the environment has them")
     if parts.scheme not in SCHEMES:

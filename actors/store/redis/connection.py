@@ -34,6 +34,7 @@ VERSION_MIN = 7
 SCAN_COUNT = 1000
 HIDDEN = "***"
 """A password that was hidden where it was shown; it is none."""
+BAD_HOST = "its host has characters that no host has, or a bracket alone"
 SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
 _AWAY = ("LOADING", "MASTERDOWN", "READONLY", "CLUSTERDOWN", "BUSY")
 """The errors with which a server says that it cannot serve now; nothing was done."""
@@ -64,8 +65,8 @@ def parse_redis_url(text: str) -> RedisUrl:
     """Raises RedisConfigError."""
     try:
         parts = urlsplit(text)
-    except ValueError as error:
-        raise RedisConfigError(f"this is no URL: {error}") from None
+    except ValueError:  # whose text may have the password
+        raise RedisConfigError(f"this is no URL: {BAD_HOST}") from None
     if parts.scheme not in SCHEMES or not text[len(parts.scheme) :].startswith("://"):
         known = ", ".join(f"{each}://" for each in SCHEMES)
         raise RedisConfigError(f"a store begins with one of {known}")
@@ -277,9 +278,13 @@ class _Connection:
                 reply = replies[index]
                 if isinstance(reply, AskError) and not isinstance(reply, MovedError):
                     replies[index] = self._asked(commands[index], reply)
-            waiting = [index for index in waiting if isinstance(replies[index], MovedError)]
-            if not waiting:
+            moved = {
+                key_of(commands[each]) for each in waiting if isinstance(replies[each], MovedError)
+            }
+            if not moved:
                 break
+            # Those behind one that was moved were done before it, if the slot came meanwhile.
+            waiting = [each for each in waiting if key_of(commands[each]) in moved]
             if attempt:
                 time.sleep(MOVED_S)  # the servers do not agree yet
             self._refresh()

@@ -149,6 +149,39 @@ def test_a_slot_that_was_moved_is_found_at_once(cluster: ClusterServers) -> None
     run.store.close()
 
 
+def test_writes_keep_their_order_where_the_first_one_finds_its_slot_moved(
+    cluster: ClusterServers,
+) -> None:
+    """A server may get a slot between two commands of one write to its socket."""
+    from redis.exceptions import MovedError
+
+    connection = connect_redis(parse_redis_url(cluster.url))
+    run = Run(cluster.url, connect=lambda _: connection)
+    assert run.write(NAME, ModeSet(Mode.QUEUE), put(1)) is None
+    exchange = connection._exchange  # type: ignore[attr-defined]
+    moved = [True]
+
+    def first_is_moved(
+        commands: Sequence[Command], waiting: Sequence[int], replies: list[Any]
+    ) -> None:
+        is_first = moved and len(waiting) > 1
+        exchange(commands, waiting[1:] if is_first else waiting, replies)
+        if is_first:
+            moved.clear()
+            replies[waiting[0]] = MovedError(f"{cluster.slot(META)} 127.0.0.1:1")
+
+    connection._exchange = first_is_moved  # type: ignore[attr-defined]
+    first = run.store.write(NAME, [put(2)])
+    assert isinstance(first, Deferred)
+    results: list[Any] = []
+    first.when_done(results.append)
+    pending(run, run.store.write(NAME, [put(3)]), results)
+    assert results == [None, None] and not run.lost and not moved
+    del connection._exchange  # type: ignore[attr-defined]
+    assert run.load().rows == [put(1), put(2), put(3)]
+    run.store.close()
+
+
 def test_a_queue_that_is_moved_while_it_is_read_is_read_whole(cluster: ClusterServers) -> None:
     run = Run(cluster.url)
     count = 4 * SCAN_COUNT

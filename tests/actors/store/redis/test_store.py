@@ -959,6 +959,7 @@ def test_urls_that_name_no_store(text: str) -> None:
         ("redis://me:sec/ret@host:6379/0", "the port must be a number"),
         ("redis://me:secret@host:port/0", "the port must be a number"),
         ("redis://me:secret@[::1/0", "no URL"),
+        ("redis://me:sec\u2100@host/0", "no URL"),
         ("redis://me:***@host/0", "as `config show` prints it"),
         ("redis://me:secret@127.0.0.1/0?colour=red", "unknown option: colour"),
     ],
