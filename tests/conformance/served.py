@@ -12,6 +12,7 @@ import pytest
 import trio.testing
 from anyio.abc import TaskGroup
 
+from millpond.actors.store.filesystem import Disk
 from millpond.node.clock import Clock
 from millpond.node.config import OFF, Config
 from millpond.node.node import Node
@@ -117,7 +118,7 @@ class Served:
 
 @asynccontextmanager
 async def serve(
-    wiring: str, *, seed: int = SEED_OF_NODE_5, **settings: Any
+    wiring: str, *, seed: int = SEED_OF_NODE_5, disk: Disk | None = None, **settings: Any
 ) -> AsyncIterator[Served]:
     """Run a node; `settings` are fields of its configuration."""
     settings = {"default_channel": LOBBY.decode(), "p2p": OFF, "ws": OFF} | settings
@@ -130,7 +131,7 @@ async def serve(
     network = Network(Random(seed))
     async with (
         anyio.create_task_group() as tasks,
-        Node(Config(**settings), rng=Random(seed), clock=clock) as node,
+        Node(Config(**settings), rng=Random(seed), clock=clock, disk=disk) as node,
     ):
         if wiring == "memory":
             node.listen_in(network, "node")

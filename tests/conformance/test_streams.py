@@ -6,6 +6,7 @@ import socket
 import struct
 from contextlib import suppress
 from itertools import pairwise
+from pathlib import Path
 from random import Random
 
 import anyio
@@ -17,6 +18,7 @@ from websockets.frames import Frame, Opcode
 
 from millpond.node.environment import rss_bytes
 from tests.conformance import packets as p
+from tests.conformance.gated_disk import GatedDisk
 from tests.conformance.peer import Ended, Peer, Pipe, SocketPipe
 from tests.conformance.rig import RecordedConnection, Rig
 from tests.conformance.served import Serve, virtual_time
@@ -161,6 +163,27 @@ async def test_packets_before_a_broken_frame_are_carried_out(serve: Serve) -> No
         await peer.send(p.put(1, b"x"), bytes(5000), p.put(2, b"y"))
         answer, end = await peer.rest()
         assert answer[0] == 7 and end == p.ABORT
+        assert len(await (await server.hello(flags=0)).ids()) == 1
+
+
+@pytest.mark.parametrize("wiring", ["tcp-uvloop", "ws-asyncio"])
+async def test_packets_before_a_broken_frame_are_answered_when_they_are_stored(
+    serve: Serve, tmp_path: Path
+) -> None:
+    disk = GatedDisk()
+    async with serve(packet_bytes_max=4096, data=str(tmp_path), disk=disk) as server:
+        peer = await server.hello()
+        disk.gate.clear()
+        try:
+            await peer.send(p.put(1, b"x"), p.get(1), bytes(5000), p.put(2, b"y"))
+            await peer.silent_for(0.05)
+            await peer.pipe.send(bytes(100))  # behind the error: not read
+        finally:
+            disk.gate.set()
+        stored, found, end = await peer.rest()
+        assert stored[:5] == b"\x07" + p.u32(1)
+        assert found[:2] == b"\xff\x04"
+        assert end == p.ABORT
         assert len(await (await server.hello(flags=0)).ids()) == 1
 
 

@@ -156,6 +156,7 @@ class P2PConnection(Port):
     """
 
     __slots__ = (
+        "_abort_code",
         "_account",
         "_admission",
         "_channel",
@@ -240,6 +241,8 @@ class P2PConnection(Port):
         self._known_operator: bool | None = None
         """Is the client the operator's? None: not asked yet, as it takes a while."""
         self._has_eof = False
+        self._abort_code: int | None = None
+        """The close code of a stream that broke; it is sent once all before it is answered."""
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._stalled_since = inf
@@ -764,7 +767,9 @@ class P2PConnection(Port):
     def _send_ready(self, attached: Attached) -> None:
         admission = self._admission
         if not self._owes_ready or admission is None:
-            if self._has_eof:
+            if self._abort_code is not None:
+                self._abort(self._abort_code)
+            elif self._has_eof:
                 self._close()
             return
         self._owes_ready = False
@@ -1301,6 +1306,8 @@ class P2PConnection(Port):
 
     def _framing_failed(self, error: WireError) -> None:
         """The bytes cannot be read any further (PA-24, PA-34)."""
+        if self._abort_code is not None:
+            return  # more bytes have come behind the error
         status = error.status if isinstance(error, UpgradeRefused) else 0
         refusal = _BROWSER_REFUSALS.get(status, Refusal.MALFORMED)
         self._node.record_refusal(refusal, self.address)
@@ -1308,9 +1315,19 @@ class P2PConnection(Port):
             case UpgradeRefused():
                 self._close()
             case FrameTooLarge():
-                self._abort(TOO_BIG)
+                self._abort_when_answered(TOO_BIG)
             case _:
-                self._abort(PROTOCOL_ERROR)
+                self._abort_when_answered(PROTOCOL_ERROR)
+
+    def _abort_when_answered(self, close_code: int) -> None:
+        """Abort, but answer all requests before the error first."""
+        if self._admission is None or self._phase not in LOGGED_IN:
+            self._abort(close_code)
+            return
+        self._abort_code = close_code
+        self._phase = DRAINING
+        self._has_eof = True
+        self._close_if_answered()
 
     def _close(self, close_code: int = NORMAL) -> None:
         if self._phase is CLOSED:

@@ -210,6 +210,7 @@ class PipelinedConnection(Port, Generic[R]):
         "_in_flight_bytes",
         "_is_admitted",
         "_is_dispatching",
+        "_is_throttled",
         "_last_bytes",
         "_moved_bytes",
         "_node",
@@ -274,7 +275,7 @@ class PipelinedConnection(Port, Generic[R]):
         self._rights: dict[bytes, Rights] = {}
         self._shared_bucket: TokenBucket | None = None
         """The rate limit that all connections of the same peer share."""
-        self._is_dispatching = self._paused = False
+        self._is_dispatching = self._paused = self._is_throttled = False
         self._full_since = inf
         """Since when the mailbox of a cell has no room for more requests."""
         self._requests: list[R] = []
@@ -940,15 +941,18 @@ class PipelinedConnection(Port, Generic[R]):
             is_full = ahead > self._flow.read_ahead_bytes_max
         else:
             is_full = True
-        if is_full is self._paused:
-            return
-        self._paused = is_full
-        if not is_full:
-            self._wire.resume()
-            return
-        self._wire.pause()
-        if self._observer is not None and self._wire.congested:
-            self._observer.throttled()
+        if is_full is not self._paused:
+            self._paused = is_full
+            if is_full:
+                self._wire.pause()
+            else:
+                self._is_throttled = False
+                self._wire.resume()
+        # A pause for requests that wait may become one for a client that does not read.
+        if is_full and not self._is_throttled and self._wire.congested:
+            self._is_throttled = True
+            if self._observer is not None:
+                self._observer.throttled()
 
     def _mailbox_has_room(self) -> None:
         self._full_since = inf
