@@ -25,7 +25,8 @@ class SeekBy(Enum):
 class Seek(msgspec.Struct, frozen=True):
     """Read from the first chunk that ends after `sequence` and, if they are what counts, holds a
     record at or above the timestamp or id, for about `bytes_max` bytes and no more chunks than
-    hold `count_max` records (at least one chunk, if there is any)."""
+    hold `count_max` records (at least one chunk, if there is any). With `for_sizes` chunks whose
+    data is in the replica alone come without it, as `ColdChunk`."""
 
     by: SeekBy
     sequence: int = 0
@@ -33,3 +34,4 @@ class Seek(msgspec.Struct, frozen=True):
     id: Position = Position(0, 0)
     bytes_max: int = 2**20
     count_max: int = 2**63
+    for_sizes: bool = False

@@ -17,7 +17,7 @@ import msgspec
 
 from millpond.actors.messages import Durability, Mode
 from millpond.actors.positions import Seek as Seek
-from millpond.actors.store.changes import Change, Chunk, LogSnapshot, Snapshot
+from millpond.actors.store.changes import Change, Chunk, ColdChunk, LogSnapshot, Snapshot
 from millpond.actors.store.repair.quarantine import Damage
 
 log = logging.getLogger(__name__)
@@ -192,7 +192,7 @@ def decrypted_chunks(
         return result
     chunks: list[Chunk] = []
     for each in result:
-        chunk = cipher.decrypted(name, each)
+        chunk = each if isinstance(each, ColdChunk) else cipher.decrypted(name, each)
         if chunk is None:
             log.error("chunk not decrypted: name=%r sequence=%d", name, each.first)
             return Fault.DAMAGED

@@ -179,7 +179,7 @@ class LogReader:
             self._fail(entry, result)
             deferred.finish(result)
             return
-        if any(isinstance(chunk, ColdChunk) for chunk in result):
+        if not seek.for_sizes and any(isinstance(chunk, ColdChunk) for chunk in result):
             self._fetch(entry, seek, deferred, result)
             return
         recent = self._recent(entry)

@@ -171,7 +171,10 @@ class Expiry:
 
     def plan_trim(self, now: float) -> TrimPlan | None:
         """The oldest records that may go; None: none, or the store has to read them first."""
-        seek = Seek(SeekBy.SEQUENCE, self._bounds.trim_point, bytes_max=SLICE_BYTES)
+        point = self._bounds.trim_point
+        # What goes for its size is not fetched from the replica, and goes while that is away.
+        for_sizes = self._retention.is_above(self._bounds.size)
+        seek = Seek(SeekBy.SEQUENCE, point, bytes_max=SLICE_BYTES, for_sizes=for_sizes)
         chunks = self._reader.stored_chunks(seek)
         if isinstance(chunks, Deferred):
             self._is_scanning_for = scan = object()

@@ -14,7 +14,7 @@ from math import inf
 
 import msgspec
 
-from millpond.actors.store.changes import Chunk
+from millpond.actors.store.changes import Chunk, ColdChunk
 from millpond.actors.streams.chunks import arrival_of
 from millpond.actors.streams.metadata import FormerAge
 
@@ -79,11 +79,15 @@ class Retention:
         )
         return next(young, len(chunks))
 
+    def is_above(self, size: int) -> bool:
+        """True: a stream of so many bytes is larger than it may be."""
+        return 0 < self.keep_bytes < size
+
     def next_at(self, trim_point: int, tail: int, size: int) -> float:
         """The time at which a stream with these records and bytes may have something to trim."""
         if trim_point == tail:
             return inf
-        if self.keep_bytes and size > self.keep_bytes:
+        if self.is_above(size):
             return self._stuck_until
         if not self._has_ages:
             return inf
@@ -94,21 +98,24 @@ class Retention:
     def plan(self, chunks: list[Chunk], point: int, tail: int, size: int, now: float) -> TrimPlan:
         """The trim of the oldest `chunks` of a stream from `point` to `tail` with `size` bytes.
 
-        The last chunk of all does not go for its size alone.
+        The last chunk of all does not go for its size alone. Cold ones without their data go for
+        their size alone.
         """
         now_ms = int(now * 1000)
-        is_large = bool(self.keep_bytes) and size > self.keep_bytes
+        is_large = self.is_above(size)
         bytes_max = self.keep_bytes - self.keep_bytes // SLACK_FRACTION if is_large else size
         freed = 0
         self._due_ms = None
         for chunk in chunks:
             is_excess = size - freed > bytes_max and chunk.end < tail
             if not is_excess:
+                if isinstance(chunk, ColdChunk):  # its age is in its data
+                    break
                 due_ms = self._chunk_due_ms(chunk, point, now_ms)
                 if due_ms > now_ms:
                     self._due_ms = due_ms
                     break
-            point, freed = chunk.end, freed + len(chunk.data)
+            point, freed = chunk.end, freed + chunk.size
         self._due_point = point
         if self._due_ms is not None or not chunks:
             self._paused_until = now + PAUSE_S

@@ -360,12 +360,13 @@ def local_bytes(connection: sqlite3.Connection) -> LocalBytes:
 def oldest_local(
     connection: sqlite3.Connection, header: FileHeader, bytes_max: int, count_max: int
 ) -> list[Chunk]:
-    """The oldest chunks whose data is in the file, in order, up to these limits."""
+    """The oldest chunks whose data is in the file, in order, up to these limits. The last of all
+    stays: a log that ends in the replica would ask for it at each start."""
     found: list[Chunk] = []
     size = 0
     query = (
         f"SELECT {_SELECTED} FROM chunks WHERE typeof(data) = 'blob' AND length(data) > 0 "
-        "AND first < ? AND first + count > ? ORDER BY first LIMIT ?"
+        "AND first + count < ? AND first + count > ? ORDER BY first LIMIT ?"
     )
     for record in connection.execute(query, (header.tail, header.trim_point, count_max)):
         chunk = _decode(record, header.seed)

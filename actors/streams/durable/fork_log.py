@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from millpond.actors.messages import U64_MAX
 from millpond.actors.positions import SeekBy
-from millpond.actors.store.changes import Chunk, Position
+from millpond.actors.store.changes import Chunk, ColdChunk, Position
 from millpond.actors.store.interface import Deferred, Fault, LogStore, Seek
 from millpond.actors.streams.chunks import truncate_chunk
 from millpond.actors.streams.durable.metadata import DurableMetadata
@@ -108,17 +108,28 @@ def _rest_of(seek: Seek, found: Sequence[Chunk]) -> Seek | None:
     """The seek for what follows the chunks that were found; None: they are enough."""
     if not found:
         return seek
-    left = seek.bytes_max - sum(len(chunk.data) for chunk in found)
+    left = seek.bytes_max - sum(chunk.size for chunk in found)
     count = seek.count_max - sum(chunk.count for chunk in found[1:])
     if left <= 0 or count <= 0:
         return None
     # The beginning of the answer was found already.
-    return Seek(SeekBy.SEQUENCE, found[-1].end, bytes_max=left, count_max=count)
+    return Seek(
+        SeekBy.SEQUENCE,
+        found[-1].end,
+        bytes_max=left,
+        count_max=count,
+        for_sizes=seek.for_sizes,
+    )
 
 
 def _joined(found: list[Chunk], chunks: Sequence[Chunk], end: int) -> list[Chunk]:
-    """Behind what was found, what of these chunks lies below a sequence and follows on."""
+    """Behind what was found, what of these chunks lies below a sequence and follows on. A cold one
+    cannot be cut."""
     if found and chunks and chunks[0].first > found[-1].end:
         return found
-    below = [chunk for chunk in chunks if chunk.first < end]
+    below = [
+        chunk
+        for chunk in chunks
+        if chunk.end <= end or (chunk.first < end and not isinstance(chunk, ColdChunk))
+    ]
     return found + [each if each.end <= end else truncate_chunk(each, end) for each in below]

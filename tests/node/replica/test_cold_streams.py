@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
+from millpond.actors.errors import StreamExists
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.partitions.file_pool import file_name
 from millpond.actors.streams.names import stream_cell
@@ -109,8 +110,9 @@ def body(number: int) -> bytes:
 
 
 async def fill(client: S3p, stream: str = "logs") -> None:
-    """Create a stream, and append four megabytes."""
-    await client.create(stream)
+    """Create a stream, unless it is there, and append four megabytes."""
+    with suppress(StreamExists):
+        await client.create(stream)
     for number in range(APPENDS):
         first = number * RECORDS
         await client.append(stream, [body(first + each) for each in range(RECORDS)])
@@ -214,6 +216,26 @@ async def test_an_object_store_that_hangs_ends_reads_in_time(
             objects.answers.set()
         await until(lambda: not cold_of(node).hanging, LIMIT_S)
         assert await numbers_of(client) == ALL
+
+
+async def test_records_beyond_a_size_go_while_the_object_store_is_away(
+    tmp_path: Path, objects: ColdFolder
+) -> None:
+    """They are not fetched for that, ever; a damaged one would stop it."""
+    rules = (StreamRule.parse("logs=bytes=5MiB"),)
+    async with serving(config_of(tmp_path, streams=rules)) as (node, client):
+        await fill(client)
+        await cooled(node)
+        objects.is_away = True
+        objects.fetched.clear()
+        await fill(client)
+        store = node._store
+        assert isinstance(store, DurableStore)
+        await until(lambda: store.usage.log_bytes < 5.5 * 2**20, LIMIT_S)
+        assert not objects.fetched
+        objects.is_away = False
+        found = await numbers_of(client)
+        assert found == [*ALL, *ALL][-len(found) :] and len(found) > len(ALL)
 
 
 async def refused_first(node: Node, stream: str) -> None:
