@@ -62,7 +62,7 @@ class StreamRule(msgspec.Struct, frozen=True):
         head, *options = text.split(",")
         pattern, equals, first = head.partition("=")
         if not pattern or not equals or "=" not in first:
-            raise ConfigError(f"stream rule {text!r}: want PATTERN=age=S,bytes=N,durability=...")
+            raise ConfigError(f"stream rule {text!r}: want PATTERN=age=S,bytes=N,local=N,durability=...")
         values = _options(f"stream rule {text!r}", [first, *options], ("age", "bytes", "local"))
         return StreamRule(pattern, **values)
 

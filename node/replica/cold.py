@@ -10,8 +10,9 @@ The steps of a move, of which a crash may come between any two:
    the object: nothing is noted elsewhere, so nothing has to agree with it.
 
 The positions, times and ids of cold chunks stay in the file, so a seek asks the file alone, and
-trims, retention and counts are those of any stream. Journal, standbys and restorations are not
-concerned: a standby has the chunks that came by the journal in its own file.
+trims, retention by size and counts are those of any stream. Retention by age reads a chunk, for the
+time of its arrival. Journal, standbys and restorations are not concerned: a standby has the chunks
+that came by the journal in its own file.
 
 A snapshot names the objects that its files need. An object goes once no kept snapshot names it, and
 it is older than the newest one.
