@@ -62,7 +62,8 @@ class StreamRule(msgspec.Struct, frozen=True):
         head, *options = text.split(",")
         pattern, equals, first = head.partition("=")
         if not pattern or not equals or "=" not in first:
-            raise ConfigError(f"stream rule {text!r}: want PATTERN=age=S,bytes=N,local=N,durability=...")
+            text = f"stream rule {text!r}: want PATTERN=age=S,bytes=N,local=N,durability=..."
+            raise ConfigError(text)
         values = _options(f"stream rule {text!r}", [first, *options], ("age", "bytes", "local"))
         return StreamRule(pattern, **values)
 

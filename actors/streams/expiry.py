@@ -172,7 +172,7 @@ class Expiry:
     def plan_trim(self, now: float) -> TrimPlan | None:
         """The oldest records that may go; None: none, or the store has to read them first."""
         point = self._bounds.trim_point
-        # What goes for its size is not fetched from the replica, and goes while that is away.
+        # Records beyond the size are not fetched from the replica, and go while that is away.
         for_sizes = self._retention.is_above(self._bounds.size)
         seek = Seek(SeekBy.SEQUENCE, point, bytes_max=SLICE_BYTES, for_sizes=for_sizes)
         chunks = self._reader.stored_chunks(seek)
