@@ -19,6 +19,7 @@ FIRST: dict[str, Any] = {
     "proved": "proved",
     "seedKey": [0xEA, 0x4A, 0x6C, 0x63],
     "wrongNode": "HandshakeRefused PEER_MISMATCH",
+    "unproved": "HandshakeRefused PEER_MISMATCH",
     "plain": "HandshakeRefused TLS_REQUIRED",
     "job": {
         "task": "send",

@@ -597,7 +597,7 @@ class Session {
       this.failure ??= new HandshakeRefused(code ?? 0);
     } else if (type === p.CHALLENGE && !this.ready && !this.isProving) {
       void this.prove(packet);
-    } else if (type === p.READY && !this.ready && this.proof && !this.isProved) {
+    } else if (type === p.READY && !this.ready && this.options.identity && !this.isProved) {
       this.end(new HandshakeRefused("PEER_MISMATCH"));
     } else if (type === p.READY && !this.ready) {
       this.begin(packet);

@@ -33,6 +33,24 @@ async function errorOf(call: () => Promise<unknown>): Promise<string> {
 
 const fromHex = (text: string) => Uint8Array.from(text.match(/../g) ?? [], (each) => parseInt(each, 16));
 
+/** A wire to a node that calls itself ready at once, without a proof. */
+class Hasty {
+  readonly readyState = 1;
+  onopen?: () => void;
+  onmessage?: (event: { data: ArrayBuffer }) => void;
+
+  constructor() {
+    setTimeout(() => {
+      this.onopen?.();
+      this.onmessage?.({ data: Uint8Array.of(0x83, 1).buffer });
+    });
+  }
+
+  send(): void {}
+
+  close(): void {}
+}
+
 /** Both ends prove their keys; a client with another expectation does not go on. */
 async function identities(url: string, options: ConnectOptions, nodeKey: Uint8Array): Promise<object> {
   const identity = await newIdentity();
@@ -48,6 +66,10 @@ async function identities(url: string, options: ConnectOptions, nodeKey: Uint8Ar
     proved,
     seedKey: Array.from(key.subarray(0, 4)),
     wrongNode: await errorOf(() => connect(url, "known", { ...options, identity, peer: key })),
+    unproved: await errorOf(() => {
+      const WebSocket = Hasty as unknown as NonNullable<ConnectOptions["WebSocket"]>;
+      return connect(url, "known", { ...options, identity, peer: nodeKey, WebSocket });
+    }),
     plain: await errorOf(() => connect("ws://192.0.2.1:1", "known", { ...options, identity })),
   };
 }
