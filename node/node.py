@@ -271,6 +271,7 @@ class Node:
             self._store if isinstance(self._store, DurableStore) else None,
             self._backup_facts,
             self.clock.now,
+            lambda: None if self.replica is None else self.replica.cold_reader(),
         )
 
         self.replica = self._choose_replica()

@@ -11,7 +11,7 @@ import os
 import shutil
 import socket
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from threading import Event
@@ -20,12 +20,25 @@ import msgspec
 
 from millpond.actors.errors import MillpondError
 from millpond.actors.store.catalog_recovery import DAMAGED
+from millpond.actors.store.changes import ColdChunk
 from millpond.actors.store.durable import DurableStore
+from millpond.actors.store.partitions.log_tables import ColdCount
+from millpond.actors.store.partitions.partition import Partition
+from millpond.actors.store.partitions.sqlite import COLD_FORMAT, Damaged, version_of
 from millpond.actors.store.snapshot import StoreSnapshot
 from millpond.actors.store.snapshot_copy import SnapshotCopy
 from millpond.node.atomic_files import sync_folder
 from millpond.node.backup import manifest as manifests
-from millpond.node.backup.manifest import DATA, NAME, UNFINISHED, BackupFile, Manifest, digest_of
+from millpond.node.backup.manifest import (
+    DATA,
+    FORMAT,
+    NAME,
+    UNFINISHED,
+    WITHOUT_COLD_FORMAT,
+    BackupFile,
+    Manifest,
+    digest_of,
+)
 from millpond.node.clock_file import READING
 
 IDENTITY_FILES = (
@@ -37,6 +50,11 @@ IDENTITY_FOLDERS = ("prekeys", "known-prekeys")
 OTHER_FILES = ("peers.toml", "access.conf", "data.key", "web-sessions.json")
 PEERS_DB = "peers.db"
 SPACE_FACTOR = 1.05
+COLD_STEP_BYTES = 8 * 2**20
+"""So many bytes of cold records are put into a file at a time."""
+
+ReadCold = Callable[[bytes, ColdChunk], bytes]
+"""Gives the data of a cold chunk of a log by its name; raises MillpondError."""
 
 
 class BackupFailed(MillpondError):
@@ -69,9 +87,18 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
 class Backup:
     """A backup of `store` in the folder `to`. Methods run in worker threads, one after the other;
     `cancel` ends them from any. They raise BackupFailed, SnapshotLost, OSError and sqlite3.Error,
-    after which `discard` removes what was written."""
+    after which `discard` removes what was written. `read_cold` reads what is in the replica alone;
+    `without_cold`: that is left out."""
 
-    def __init__(self, store: DurableStore, to: Path, nonce: str) -> None:
+    def __init__(
+        self,
+        store: DurableStore,
+        to: Path,
+        nonce: str,
+        read_cold: ReadCold | None = None,
+        *,
+        without_cold: bool = False,
+    ) -> None:
         self.to = to
         self.progress = BackupProgress()
         self._store = store
@@ -82,8 +109,12 @@ class Backup:
         self._cancelled = Event()
         self._is_ours = False
         self._copy = SnapshotCopy(
-            store.folder, store.disk, to / DATA, self._wrote, self._finished_file
+            store.folder, store.disk, to / DATA, self._wrote, self._finished_copy
         )
+        self._read_cold = read_cold
+        self._without_cold = without_cold
+        self._cold: dict[Path, ColdCount] = {}
+        """The files of streams of which records are in the replica alone."""
 
     def cancel(self) -> None:
         """Have the backup end soon."""
@@ -116,12 +147,66 @@ class Backup:
         self._copy_reports()
         self._copy.write_catalog(snapshot)
 
+    def fetch_cold(self) -> None:
+        """Put the records that are in the replica alone into the files of their streams. The
+        snapshot has to be copied, and no snapshot for the replica may be made meanwhile: the
+        objects stay as long."""
+        size = sum(each.bytes for each in self._cold.values())
+        if size and not self._without_cold:
+            self._check_cold(size)
+        for path in self._cold:
+            if not self._without_cold:
+                self._fetch_file(path)
+            self._finished_file(path)
+
+    def _check_cold(self, size: int) -> None:
+        hint = "--without-cold leaves them out"
+        if self._read_cold is None:
+            raise BackupFailed(
+                f"{self._cold_text()} are in the replica of the node alone, and it runs without: "
+                f"serve it with that replica, or {hint}"
+            )
+        self.progress.bytes_total += size
+        free = shutil.disk_usage(self.to).free
+        if free < SPACE_FACTOR * size:
+            needed = f"{size / 2**20:.0f} MiB are needed for {self._cold_text()}"
+            raise BackupFailed(f"{self.to}: {needed}, and {free / 2**20:.0f} MiB are free; {hint}")
+
+    def _cold_text(self) -> str:
+        records = sum(each.records for each in self._cold.values())
+        streams = len(self._cold)
+        return f"{records} records of {streams} {'stream' if streams == 1 else 'streams'}"
+
+    def _fetch_file(self, path: Path) -> None:
+        assert self._read_cold is not None, "it was checked"
+        try:
+            with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+                partition = Partition(connection, None, None)
+                connection.execute("PRAGMA synchronous = OFF")  # it is synced once it is whole
+                while size := partition.make_local(self._read_cold_chunk, COLD_STEP_BYTES):
+                    self._wrote(size)
+        except Damaged as exc:
+            raise BackupFailed(f"cold records: {exc}; --without-cold leaves them out") from exc
+
+    def _read_cold_chunk(self, name: bytes, chunk: ColdChunk) -> bytes:
+        assert self._read_cold is not None, "it was checked"
+        self._check_cancelled()
+        try:
+            return self._read_cold(name, chunk)
+        except MillpondError as exc:
+            text = f"cold records of the replica: {exc}; --without-cold leaves them out"
+            raise BackupFailed(text) from exc
+
     def finish(self, facts: NodeFacts) -> None:
         """Write the manifest, which counts once the backup is verified."""
         for folder in sorted(self._folders | {self.to / DATA, self.to, self.to.parent}):
             self._check_cancelled()
             sync_folder(folder)
+        left_out = [*self._cold.values()] if self._without_cold else []
         manifest = Manifest(
+            format=WITHOUT_COLD_FORMAT if left_out else FORMAT,
+            cold_records=sum(each.records for each in left_out) or msgspec.UNSET,
+            cold_bytes=sum(each.bytes for each in left_out) or msgspec.UNSET,
             version=facts.version,
             nonce=self._nonce,
             made_at=facts.made_at,
@@ -227,6 +312,14 @@ class Backup:
         self.progress.bytes += size
         self._check_cancelled()
 
+    def _finished_copy(self, path: Path) -> None:
+        """A file of the store is whole, but for what is in the replica alone."""
+        found = _cold_count(path)
+        if found.records:
+            self._cold[path] = found
+        else:
+            self._finished_file(path)
+
     def _finished_file(self, path: Path) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -249,3 +342,18 @@ class Backup:
     def _check_cancelled(self) -> None:
         if self._cancelled.is_set():
             raise BackupFailed("it was cancelled")
+
+
+def _cold_count(path: Path) -> ColdCount:
+    """The cold records that a copy needs; none of one that cannot be read, which is damaged in the
+    backup as well."""
+    with path.open("rb") as file:
+        if version_of(file.read(100)) < COLD_FORMAT:
+            return ColdCount(0, 0)
+    try:
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            return Partition(connection, None, None).cold_count()
+    except sqlite3.OperationalError:
+        raise
+    except (Damaged, sqlite3.DatabaseError):
+        return ColdCount(0, 0)

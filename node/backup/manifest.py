@@ -17,7 +17,8 @@ from millpond.node.atomic_files import replace, sync_folder
 NAME, UNFINISHED = "manifest.json", "manifest.json.unfinished"
 DATA = "data"
 """The folder of the files in a backup: the data folder of the node."""
-FORMAT = 1
+FORMAT, WITHOUT_COLD_FORMAT = 1, 2
+"""The second one is of backups without the cold records of their node."""
 READ_BYTES = 2**20
 
 
@@ -38,7 +39,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     node, `folder` its data folder on `host`. `messages`, `channels` and `streams` are the counts of
     the node at that moment; `damages` the damage that it knew of, and what the check has found.
     `outside` has files of its configuration that are not in the data folder, nor in the backup.
-    `nonce` is that of the command which asked for it. `check` is the SHA-256 of all else."""
+    `nonce` is that of the command which asked for it. `cold_records` of streams, with `cold_bytes`,
+    were left out: they are in the replica of the node alone. `check` is the SHA-256 of all else."""
 
     format: int = FORMAT
     version: str
@@ -53,6 +55,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     damages: list[str] = []
     outside: list[str] = []
     files: list[BackupFile] = []
+    cold_records: int | msgspec.UnsetType = msgspec.UNSET
+    cold_bytes: int | msgspec.UnsetType = msgspec.UNSET
     check: str = ""
 
     @property
@@ -103,7 +107,7 @@ def read_manifest(folder: Path, *, unfinished: bool = False) -> Manifest:
         raise BadBackup(f"there is no backup in {folder}: it has no {NAME}") from None
     except msgspec.MsgspecError as exc:
         raise BadBackup(f"{path} is damaged: {exc}") from exc
-    if found.format != FORMAT:
+    if found.format not in (FORMAT, WITHOUT_COLD_FORMAT):
         raise BadBackup(f"{path}: format {found.format}; a later version has written it")
     if found.check != _check(found):
         raise BadBackup(f"{path} is damaged: its check is not that of what it says")

@@ -18,7 +18,13 @@ from anyio.abc import TaskGroup
 from millpond.actors.errors import Malformed
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.snapshot import SnapshotLost
-from millpond.node.backup.backup import Backup, BackupFailed, BackupProgress, NodeFacts
+from millpond.node.backup.backup import (
+    Backup,
+    BackupFailed,
+    BackupProgress,
+    NodeFacts,
+    ReadCold,
+)
 from millpond.node.backup.snapshots import take_snapshot
 
 log = logging.getLogger(__name__)
@@ -49,11 +55,13 @@ class BackupState(StrEnum):
 
 
 class BackupRequest(msgspec.Struct):
-    """`to`, an absolute path on the node's machine, and `nonce` are those of a start."""
+    """`to`, an absolute path on the node's machine, and `nonce` are those of a start;
+    `without_cold`: records that are in the replica alone are left out."""
 
     action: str = BackupAction.STATUS
     to: str = ""
     nonce: str = ""
+    without_cold: bool = False
 
 
 class BackupReply(msgspec.Struct):
@@ -67,17 +75,20 @@ class BackupReply(msgspec.Struct):
 
 class BackupService:
     """The backups of a node with this store (None: it has none on disk). `facts` are those of the
-    node now; `now` is in seconds, for spans of time."""
+    node now; `now` is in seconds, for spans of time. `cold_reader` makes what reads records that
+    are in the replica alone; None: there is no replica."""
 
     def __init__(
         self,
         store: DurableStore | None,
         facts: Callable[[], NodeFacts],
         now: Callable[[], float],
+        cold_reader: Callable[[], ReadCold | None] = lambda: None,
     ) -> None:
         self._store = store
         self._facts = facts
         self._now = now
+        self._cold_reader = cold_reader
         self.snapshots = anyio.Lock()
         """Held while a snapshot of the store is copied: one at a time."""
         self._tasks: TaskGroup | None = None
@@ -102,7 +113,7 @@ class BackupService:
         """Carry out a request. Raises Malformed."""
         match request.action:
             case BackupAction.START:
-                self._start(Path(request.to), request.nonce)
+                self._start(Path(request.to), request.nonce, request.without_cold)
             case BackupAction.CANCEL if self._backup is not None:
                 self._backup.cancel()
             case BackupAction.STATUS | BackupAction.CANCEL:
@@ -114,7 +125,7 @@ class BackupService:
         progress = BackupProgress() if self._backup is None else self._backup.progress
         return BackupReply(self._state, self._nonce, self._error, progress)
 
-    def _start(self, to: Path, nonce: str) -> None:
+    def _start(self, to: Path, nonce: str, without_cold: bool) -> None:
         if self._state is BackupState.COPYING:
             return  # the nonce tells that it is another one
         self._nonce, self._backup = nonce, None
@@ -124,7 +135,9 @@ class BackupService:
             self._fail(f"{to} is no absolute path")
         else:
             self._state, self._error = BackupState.COPYING, ""
-            self._backup = backup = Backup(self._store, to, nonce)
+            self._backup = backup = Backup(
+                self._store, to, nonce, self._cold_reader(), without_cold=without_cold
+            )
             self._asked_at = self._now()
             self._ended.clear()
             log.info("backup begins: to=%s", to)
@@ -159,6 +172,7 @@ class BackupService:
                 await self._in_thread(backup, partial(backup.copy_files, snapshot))
             finally:
                 store.end_snapshot()
+            await self._in_thread(backup, backup.fetch_cold)
         await self._in_thread(backup, partial(backup.finish, facts))
 
     async def _in_thread(self, backup: Backup, work: Callable[[], None]) -> None:

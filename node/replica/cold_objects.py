@@ -19,10 +19,11 @@ from struct import Struct
 import msgspec
 
 from millpond.actors.positions import Position
-from millpond.actors.store.changes import Chunk, ColdReference
+from millpond.actors.store.changes import Chunk, ColdChunk, ColdReference
 from millpond.actors.store.partitions.log_tables import crc_of_chunk
 from millpond.actors.store.partitions.sqlite import seed_of
-from millpond.node.replica.errors import BadReplica
+from millpond.node.replica.errors import BadReplica, NoObject
+from millpond.node.replica.object_store import ObjectStore
 from millpond.node.replica.objects import check_version, cold_name
 
 MAGIC = b"MILLPOND CHUNKS\0"
@@ -91,6 +92,30 @@ class ColdObject:
         if (entry.count, entry.crc, entry.size) != (chunk.count, reference.crc, reference.size):
             return None
         return bytes(self._body[entry.offset : entry.offset + entry.size])
+
+
+class ColdChunks:
+    """Reads the data of cold chunks, one after the other, with the last object in memory."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+        self._last: ColdObject | None = None
+
+    def data(self, name: bytes, chunk: ColdChunk) -> bytes:
+        """The data of a chunk of the log `name`. Raises ReplicaError."""
+        reference, found = chunk.reference, self._last
+        where = cold_name(*reference.object)
+        if found is None or (found.header.epoch, found.header.number) != reference.object:
+            self._last = None  # two of them are never in memory
+            try:
+                found = decode_cold_object(self._objects.get(where), where)
+            except NoObject as exc:
+                raise BadReplica(f"{where} is missing") from exc
+            self._last = found
+        data = found.data(name, chunk, reference)
+        if data is None:
+            raise BadReplica(f"{where} does not have chunk {chunk.first} of {name!r}")
+        return data
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -17,6 +17,7 @@ import anyio.to_thread
 import msgspec
 from anyio.abc import TaskGroup
 
+from millpond.actors.store.changes import ColdChunk
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.recovery import Recovered
 from millpond.actors.store.snapshot import SnapshotLost
@@ -24,6 +25,7 @@ from millpond.node.atomic_files import replace
 from millpond.node.backup.snapshots import take_snapshot
 from millpond.node.peers.data_key import read_passphrase
 from millpond.node.replica.cold import ColdStreams
+from millpond.node.replica.cold_objects import ColdChunks
 from millpond.node.replica.errors import BadReplica, ObjectStoreAway, ReplicaError, Superseded
 from millpond.node.replica.interface import (
     ReplicaInfo,
@@ -203,6 +205,10 @@ class ReplicaService:
             self._store_position()
         except OSError as exc:
             log.warning("position of the replica not stored: error=%s", exc)
+
+    def cold_reader(self) -> Callable[[bytes, ColdChunk], bytes]:
+        """Reads the data of cold chunks in their order, in any thread."""
+        return ColdChunks(self._objects).data
 
     @property
     def info(self) -> ReplicaInfo:

@@ -10,7 +10,7 @@ its place, which is a `ColdReference`; the sizes in the header count it all the 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from millpond.actors.positions import SeekBy
@@ -33,6 +33,7 @@ from millpond.actors.store.partitions.metadata import (
 )
 from millpond.actors.store.partitions.sqlite import (
     COLD_FORMAT,
+    FORMAT,
     Damaged,
     crc_of,
     transaction,
@@ -77,6 +78,13 @@ class LocalBytes(NamedTuple):
 
     local: int
     cold: int
+
+
+class ColdCount(NamedTuple):
+    """The records and bytes of chunks that are in the replica alone."""
+
+    records: int
+    bytes: int
 
 
 def apply(flush: Flush, memtable: LogMemtable) -> None:
@@ -420,6 +428,47 @@ def cold_objects(connection: sqlite3.Connection) -> dict[tuple[int, int], int]:
             raise Damaged(f"the reference of a chunk is {data!r}") from exc
         found[reference.object] = found.get(reference.object, 0) + reference.size
     return found
+
+
+def cold_count(connection: sqlite3.Connection) -> ColdCount:
+    """The chunks whose data is in the replica alone."""
+    query = (
+        f"SELECT coalesce(sum(count), 0), coalesce(sum({_SIZE}), 0) FROM chunks "
+        "WHERE typeof(data) = 'text'"
+    )
+    return ColdCount(*connection.execute(query).fetchone())
+
+
+def make_local(
+    connection: sqlite3.Connection,
+    header: FileHeader,
+    read: Callable[[ColdChunk], bytes],
+    bytes_max: int,
+) -> int:
+    """Within a transaction, put the data that `read` gives in the place of references, the oldest
+    first, until that is about `bytes_max`. Gives the bytes; 0: the file has all its data, and the
+    format of one that always had. Raises Damaged for data that is another one."""
+    query = (
+        f"SELECT {_SELECTED} FROM chunks WHERE typeof(data) = 'text' AND first >= ? "
+        "ORDER BY first LIMIT 1"
+    )
+    size = first = 0
+    while size < bytes_max:
+        record = connection.execute(query, (first,)).fetchone()
+        if record is None:
+            break
+        cold = _decode(record, header.seed)
+        assert isinstance(cold, ColdChunk), "its data is a text"
+        data = read(cold)
+        values = (*record[:6], data)
+        if crc_of(values, header.seed) != cold.reference.crc:
+            raise Damaged(f"the data of chunk {cold.first} is not what was written (crc)")
+        change = "UPDATE chunks SET data = ?, crc = ? WHERE first = ?"
+        connection.execute(change, (data, cold.reference.crc, cold.first))
+        size, first = size + len(data), cold.end
+    if not size:
+        connection.execute(f"PRAGMA user_version = {FORMAT}")
+    return size
 
 
 def next_cold(

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import assert_never
 
 import msgspec
@@ -17,6 +17,7 @@ import msgspec
 from millpond.actors.positions import SeekBy
 from millpond.actors.store.changes import (
     Chunk,
+    ColdChunk,
     ColdReference,
     LogSnapshot,
     PartitionKind,
@@ -198,6 +199,30 @@ class Partition:
             if self._version < COLD_FORMAT or self._header.kind is not PartitionKind.LOG:
                 return {}
             return log_tables.cold_objects(self._connection)
+
+    def cold_count(self) -> log_tables.ColdCount:
+        """The records and bytes of a log that are in the replica alone."""
+        with damage_named():
+            self._reload()
+            if self._version < COLD_FORMAT or self._header.kind is not PartitionKind.LOG:
+                return log_tables.ColdCount(0, 0)
+            return log_tables.cold_count(self._connection)
+
+    def make_local(self, read: Callable[[bytes, ColdChunk], bytes], bytes_max: int) -> int:
+        """Put data that was in the replica alone into the file, about so many bytes; 0: all is in
+        it. `read` gives the data of a chunk of the log that it is called with."""
+        with damage_named():
+            self._reload()
+            self._is_torn = True
+            with transaction(self._connection):
+                size = log_tables.make_local(
+                    self._connection,
+                    self._header,
+                    partial(read, self._header.name or b""),
+                    bytes_max,
+                )
+            self._is_torn = False
+            return size
 
     def scrub(self, point: ScrubPoint | None, bytes_max: int) -> tuple[int, ScrubPoint | None]:
         """Read a slice of a large file. Gives the bytes read, and where to go on (None: nowhere).

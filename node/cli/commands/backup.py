@@ -45,6 +45,9 @@ DIR/manifest.json is written last, when everything was verified: a folder withou
 What an interrupted command leaves is removed by the node, or by the next backup to DIR. That one
 begins anew: it is of another moment, and files of the first have changed since.
 
+Older records of streams that are in the replica of the node alone are fetched from there into the
+backup. --without-cold leaves them out: a node of that backup refuses reads of them.
+
 A backup has the identity and all keys of the node, as they are stored: keep it as safe. It is for
 the operator of the node. Exit code 1: there is no backup, or the node has damaged channels, which
 are damaged in the backup too.
@@ -94,6 +97,11 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--to", metavar="DIR", type=Path, required=True, help="new folder for the backup"
     )
+    parser.add_argument(
+        "--without-cold",
+        action="store_true",
+        help="leave out older records of streams that are in the replica alone",
+    )
     add_node_options(parser)
 
 
@@ -121,7 +129,9 @@ def run(args: argparse.Namespace) -> int:
 async def _make(args: argparse.Namespace, to: Path) -> None:
     """Have the node write the backup. Raises Failure."""
     nonce = os.urandom(16).hex()
-    request = {"action": "start", "to": os.fsdecode(to), "nonce": nonce}
+    request: dict[str, Any] = {"action": "start", "to": os.fsdecode(to), "nonce": nonce}
+    if args.without_cold:
+        request["without_cold"] = True
     line = ProgressLine("copied", 0)
     async with open_channel(args, PROBE, "consumer") as channel:
         try:
@@ -169,11 +179,24 @@ def described(manifest: Manifest) -> str:
     return f"{counts}{manifest.streams} streams, {size}, of {moment}"
 
 
+def left_out(manifest: Manifest) -> str:
+    """The cold records that a backup lacks, in words; empty: it has all."""
+    if not isinstance(manifest.cold_records, int):
+        return ""
+    size = f"{(manifest.cold_bytes or 0) / 2**20:.1f} MiB"
+    return (
+        f"{manifest.cold_records} cold records of streams, {size}, are in the replica of the node "
+        "alone"
+    )
+
+
 def _report(args: argparse.Namespace, to: Path, manifest: Manifest) -> None:
     if args.json:
         print_json(summary(to, manifest))
     else:
         print_line(f"{to / NAME}: {described(manifest)}; verified")
+    if text := left_out(manifest):
+        print(f"millpond backup: not in the backup: {text}", file=sys.stderr)
     for path in manifest.outside:
         print(f"millpond backup: not in the backup: {path}", file=sys.stderr)
     for text in manifest.damages:

@@ -8,9 +8,9 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Any
 
-from millpond.node.backup.manifest import DATA, BadBackup, read_manifest
+from millpond.node.backup.manifest import DATA, BadBackup, Manifest, read_manifest
 from millpond.node.backup.restore import Restoration, verify_files
-from millpond.node.cli.commands.backup import ProgressLine, damages_in, described, summary
+from millpond.node.cli.commands.backup import ProgressLine, damages_in, described, left_out, summary
 from millpond.node.cli.commands.replica import instant, is_address, restore_replica
 from millpond.node.cli.exit_codes import ExitCode, Failure, usage_error
 from millpond.node.cli.options.data_folder import explain_folder_errors
@@ -120,6 +120,7 @@ def _check(args: argparse.Namespace) -> int:
         print_json({**summary(args.source, manifest), "damages": damages})
     else:
         print_line(f"{args.source}: {described(manifest)}; verified")
+    _tell_left_out(manifest)
     return _told(damages)
 
 
@@ -142,9 +143,15 @@ def _restore(args: argparse.Namespace) -> int:
         if not args.new_identity:
             whose = f"it is {manifest.identity}: never start the original again beside it"
         print_line(whose)
+    _tell_left_out(manifest)
     for path in manifest.outside:
         print(f"millpond restore: was not in the backup: {path}", file=sys.stderr)
     return _told(damages)
+
+
+def _tell_left_out(manifest: Manifest) -> None:
+    if text := left_out(manifest):
+        print(f"millpond restore: was not in the backup: {text}", file=sys.stderr)
 
 
 def _told(damages: list[str]) -> int:

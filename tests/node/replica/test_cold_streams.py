@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -18,7 +19,10 @@ from millpond.actors.errors import StreamExists
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.partitions.file_pool import file_name
 from millpond.actors.streams.names import stream_cell
-from millpond.node.cli.commands.backup import damages_in
+from millpond.node.backup.manifest import finish, read_manifest
+from millpond.node.backup.restore import Restoration, verify_files
+from millpond.node.backup.service import BackupRequest
+from millpond.node.cli.commands.backup import damages_in, left_out
 from millpond.node.client.requests.errors import LimitExceeded, StoreFailed
 from millpond.node.client.rustlog.client import connect_rustlog
 from millpond.node.client.s3p.client import FIRST, S3p, connect_s3p
@@ -370,6 +374,81 @@ async def test_a_restoration_reads_cold_records_where_they_are(
     async with serving(config_of(tmp_path, data=str(tmp_path / "restored"))) as (node, client):
         assert await numbers_of(client) == ALL
         assert objects.fetched
+
+
+async def backed_up(node: Node, to: Path, *, without_cold: bool = False) -> str:
+    """Have the node make a backup; gives its error."""
+    start = BackupRequest("start", str(to), "1", without_cold)
+    node.backups.answer(start)
+    status = BackupRequest(nonce="1")
+    await until(lambda: node.backups.answer(status).state != "copying", LIMIT_S)
+    if error := node.backups.answer(status).error:
+        return error
+    manifest = read_manifest(to, unfinished=True)
+    verify_files(to, manifest, lambda size: None)
+    assert not damages_in(to / "data")
+    finish(to, manifest)
+    return ""
+
+
+async def test_a_backup_has_the_cold_records(
+    tmp_path: Path, objects: ColdFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(config_of(tmp_path)) as (node, client):
+        await fill(client)
+        await cooled(node)
+        await client.trim("logs", (await client.read("logs", FIRST, count=25))[-1].id)
+        kept = await numbers_of(client)
+        assert not await backed_up(node, tmp_path / "backup")
+        assert await numbers_of(client) == kept
+    shutil.rmtree(tmp_path / "replica" / "cold")
+    new = tmp_path / "new"
+    Restoration(tmp_path / "backup", new).run(lambda size: None, lambda: None)
+    async with serving(
+        config_of(tmp_path, data=str(new), replica="", stream_local_bytes_max=0)
+    ) as (_, client):
+        assert await numbers_of(client) == kept
+        await client.append("logs", [body(1)])
+    # With a replica they are moved again.
+    another = ColdFolder(tmp_path / "another")
+    monkeypatch.setattr(service, "open_object_store", lambda url: another)
+    async with serving(config_of(tmp_path, data=str(new))) as (node, client):
+        await cooled(node)
+        assert await numbers_of(client) == [*kept, 1]
+
+
+async def test_a_backup_that_cannot_have_the_cold_records_fails_unless_they_are_left_out(
+    tmp_path: Path, objects: ColdFolder
+) -> None:
+    async with serving(config_of(tmp_path)) as (node, client):
+        await fill(client)
+        await cooled(node)
+        newest = await client.append("logs", [body(7)])
+        objects.is_away = True
+        error = await backed_up(node, tmp_path / "backup")
+        assert "no answer within 30 s" in error and "--without-cold" in error
+        assert not (tmp_path / "backup").exists()
+        objects.is_away = False
+        name = objects.list(COLD)[1].name
+        path = tmp_path / "replica" / name
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-1])
+        assert name in await backed_up(node, tmp_path / "backup")
+        path.write_bytes(whole)
+        objects.is_away = True
+        assert not await backed_up(node, tmp_path / "backup", without_cold=True)
+        manifest = read_manifest(tmp_path / "backup")
+        assert isinstance(manifest.cold_records, int) and isinstance(manifest.cold_bytes, int)
+        assert 200 < manifest.cold_records < APPENDS * RECORDS
+        assert manifest.cold_bytes > 2 * 2**20
+        assert f"{manifest.cold_records} cold records" in left_out(manifest)
+    new = tmp_path / "new"
+    Restoration(tmp_path / "backup", new).run(lambda size: None, lambda: None)
+    settings: dict[str, Any] = {"replica": "", "stream_local_bytes_max": 0}
+    async with serving(config_of(tmp_path, data=str(new), **settings)) as (_, client):
+        assert (await client.read("logs", newest, count=1))[0].data == body(7)
+        with pytest.raises(LimitExceeded, match=REFUSED):
+            await client.read("logs", FIRST, count=1)
 
 
 async def test_a_verification_names_a_damaged_object(tmp_path: Path, objects: ColdFolder) -> None:
