@@ -107,7 +107,7 @@ class StoredStream:
 
     def read(self, start: int, end: int) -> Iterator[Columns]:
         """The records from `start` to before `end`, up to the first one that the file does not
-        have: from the first one that it has, if that is later."""
+        have. A fork's file does not have those of its source."""
         end = min(end, self.tail)
         if start >= min(end, _MAX):
             return
@@ -121,7 +121,9 @@ class StoredStream:
                 raise DamagedFile(f"chunk {key} has no records")
             if key + count <= start:
                 continue
-            if (expected is not None and key != expected) or data == b"":
+            if key > start if expected is None else key != expected:
+                return
+            if data == b"":  # lost
                 return
             expected = key + count
             found = _columns_of(key, count, columns[2], self._data(key, columns))

@@ -29,6 +29,7 @@ from tests.pipeline.replicas import replicated_node, settle
 RECORDS = 600
 SETTLED_TRIES = 20
 COLD_S = 60.0
+BINARY = "application/octet-stream"
 
 
 def numbered(count: int, begin: bytes = b"") -> list[bytes]:
@@ -229,6 +230,26 @@ def test_a_stream_that_is_made_anew_is_not_read_from_the_file_of_the_one_before(
     (after,) = pond.ranges("anew", mode="direct")
     assert after.identity != before.identity
     assert table([after]).column("value").to_pylist() == [b"new"]
+
+
+def test_a_fork_has_the_records_of_its_source(pond: Pond) -> None:
+    """They are in the file of the source, so the node gives them."""
+    with pond.node.wire() as wire:
+        wire.request_bytes("PUT", "/v1/stream/source", b"", media=BINARY)
+        pond.node.fill("source", numbered(20, b"source"))
+        forked = {"stream-forked-from": "/v1/stream/source"}
+        status, _ = wire._request("PUT", "/v1/stream/fork", forked, None)
+        assert status < 300
+    for _ in range(SETTLED_TRIES):
+        pond.node.fill("fork", numbered(1000, b"fork"))
+        settle(pond.node)
+        (found,) = pond.ranges("fork", mode="direct")
+        if found.direct is not None and any(True for _ in direct.read_direct(found.direct, 20, 99)):
+            break
+    assert found.direct is not None
+    rows = table([found])
+    assert rows.column("value").to_pylist()[:20] == numbered(20, b"source")
+    assert rows == pond.rows("fork")
 
 
 def test_a_query_goes_on_across_snapshots(pond: Pond) -> None:
