@@ -332,7 +332,8 @@ class Node:
         if settings is None and self.config.replica_keys:
             raise ConfigError("replica_keys: there is no replica (--replica URL)")
         if settings is None and self.config.has_cold_streams:
-            raise ConfigError("stream_local_bytes_max: there is no replica (--replica URL)")
+            what = "stream_local_bytes_max, or local= of a stream rule"
+            raise ConfigError(f"{what}: there is no replica (--replica URL)")
         if settings is None:
             return None
         if not isinstance(store, DurableStore):

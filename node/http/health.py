@@ -122,7 +122,8 @@ class ReadyApi:
         if cold is not None and cold.error:
             yield f"cold streams: {cold.error}"
         if cold is not None and cold.damaged:
-            yield f"cold streams: {len(cold.damaged)} damaged objects, {cold.damaged[0]} first"
+            count, first = len(cold.damaged), cold.damaged[0]
+            yield f"cold streams: {count} damaged objects, the first is {first}"
 
     def _reasons(self, clock: ClockStatus) -> Iterator[str]:
         if self._is_draining():

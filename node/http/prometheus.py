@@ -363,37 +363,37 @@ def _cold_counters(cold: ColdInfo | None) -> Iterator[Value]:
     """Cold streams; zeros where there are none."""
     yield (
         "replica_cold_objects",
-        "Objects of chunks that were moved to the replica.",
+        "Cold objects that were uploaded to the replica.",
         0 if cold is None else cold.objects,
     )
     yield (
         "replica_cold_moved_bytes",
-        "Bytes of chunks that were moved to the replica.",
+        "Bytes of records that were moved to the replica, out of their streams' files.",
         0 if cold is None else cold.moved_bytes,
     )
     yield (
         "replica_cold_fetches",
-        "Objects of chunks that were read from the replica.",
+        "Cold objects that were fetched from the replica.",
         0 if cold is None else cold.fetches,
     )
     yield (
         "replica_cold_fetched_bytes",
-        "Bytes of chunks that were read from the replica.",
+        "Bytes of cold objects that were fetched from the replica.",
         0 if cold is None else cold.fetched_bytes,
     )
     yield (
         "replica_cold_errors",
-        "Fetches of objects of chunks that failed.",
+        "Fetches of cold objects that failed.",
         0 if cold is None else cold.errors,
     )
     yield (
         "replica_cold_cache_hits",
-        "Reads of cold chunks whose object was in the cache.",
+        "Reads of cold records whose object was in the cache.",
         0 if cold is None else cold.hits,
     )
     yield (
         "replica_cold_cache_misses",
-        "Reads of cold chunks whose object was not in the cache.",
+        "Reads of cold records whose object was not in the cache.",
         0 if cold is None else cold.misses,
     )
 
@@ -401,17 +401,17 @@ def _cold_counters(cold: ColdInfo | None) -> Iterator[Value]:
 def _cold_gauges(cold: ColdInfo | None) -> Iterator[Value]:
     yield (
         "replica_cold_bytes",
-        "Bytes of streams in the replica alone, as far as the node looked since its start.",
+        "Bytes of records in the replica alone, of the streams looked at since the start.",
         0 if cold is None else cold.bytes,
     )
     yield (
         "replica_cold_cache_bytes",
-        "Bytes of the cache of cold chunks.",
+        "Bytes of the cache of cold objects.",
         0 if cold is None else cold.cache_bytes,
     )
     yield (
         "replica_cold_damaged",
-        "Objects of cold chunks that are damaged or not there.",
+        "Cold objects that are damaged or not there.",
         0 if cold is None else len(cold.damaged),
     )
 

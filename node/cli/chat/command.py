@@ -99,7 +99,7 @@ def add_parser(subparsers: Any) -> None:
         dest="save_in",
         metavar="DIR",
         type=Path,
-        help="save the files of the peer that are shown, and that come",
+        help="save the files of the messages that are shown, and of new ones, in this folder",
     )
     parser.add_argument(
         "--with",

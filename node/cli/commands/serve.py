@@ -98,8 +98,9 @@ def add_parser(subparsers: Any) -> None:
         dest="streams",
         action="append",
         metavar="RULE",
-        help="PATTERN=age=S,bytes=N,durability=D (one or more): records are removed "
-        "when they are older, the oldest when there is more; repeatable, the first match counts",
+        help="PATTERN=age=S,bytes=N,local=N,durability=D (one or more): records are removed "
+        "when they are older, the oldest when there is more; older ones than the newest `local` "
+        "bytes are in the --replica alone; repeatable, the first match counts",
     )
     parser.add_argument(
         "--default-channel", metavar="NAME", help="channel of clients that name none"
