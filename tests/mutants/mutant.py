@@ -27,6 +27,7 @@ class Fault(Enum):
     SEALED = "encrypted records open elsewhere, are not whole, or stand there in clear"
     QUEUES = "limits, pauses and schedules of queues do not hold, or hold jobs for ever"
     TAKEOVERS = "a takeover loses what was acknowledged"
+    GROUPS = "groups show texts twice or of those who may not write, or keep removed ones"
     CLOCK = "a wrong clock stops PUT, expires or repeats ids"
 
 

@@ -17,6 +17,7 @@ from time import perf_counter
 from tests.mutants.mutant import Mutant
 from tests.mutants.of_clients import CLIENT_MUTANTS
 from tests.mutants.of_encryption import ENCRYPTION_MUTANTS
+from tests.mutants.of_groups import GROUP_MUTANTS
 from tests.mutants.of_peers import PEER_MUTANTS
 from tests.mutants.of_queues import QUEUE_MUTANTS
 from tests.mutants.of_stores import STORE_MUTANTS
@@ -33,6 +34,7 @@ MUTANTS = (
     *SUBSCRIPTION_MUTANTS,
     *ENCRYPTION_MUTANTS,
     *QUEUE_MUTANTS,
+    *GROUP_MUTANTS,
 )
 FOLDERS = ("millpond", "actors", "transports", "node", "pipeline", "tests")
 FILES = ("pyproject.toml",)

@@ -29,7 +29,7 @@ from millpond.node.peers.identity import Identity, is_key
 from millpond.node.peers.peer import checked_name
 
 RECORDS_MAX = 1000
-"""The most records of the chain, with those of other branches."""
+"""The most records of a branch."""
 BYTES_MAX = 512 * 1024
 """The most bytes of records and statements."""
 OTHERS_MAX = 16
@@ -278,7 +278,7 @@ class Membership:
         if record.change in STATEMENTS:
             if self._statement_count >= STATEMENTS_MAX - (0 if takes_all else LEAVES_MAX):
                 raise BadRecord("the group has too many statements")
-        elif len(self._records) >= RECORDS_MAX - (0 if takes_all else REMOVALS_MAX):
+        elif record.epoch >= RECORDS_MAX - (0 if takes_all else REMOVALS_MAX):
             raise BadRecord("the group has too many records")
 
     def _makes_smaller(self, record: GroupRecord) -> bool:

@@ -186,8 +186,8 @@ class HostileRelay:
         return self._rng.uniform(0.0, LATE_S)
 
     def _other(self, person: bytes) -> bytes:
-        (other,) = (each for each in self._persons if each != person)
-        return other
+        others = [each for each in self._persons if each != person]
+        return others[0] if len(others) == 1 else self._rng.choice(others)
 
     def _altered(self, relayed: RelayedMessage) -> RelayedMessage:
         place, bit = self._rng.randrange(len(relayed.envelope)), 1 << self._rng.randrange(8)

@@ -311,6 +311,20 @@ def test_the_room_for_removals_takes_nothing_else_and_is_enough_for_all_of_them(
     assert story.membership.active == [ALICE.public]
 
 
+def test_a_node_that_knows_another_branch_takes_the_same_last_records() -> None:
+    story = Story().joins(BOB)
+    story.does(ALICE, Change.ADMIN, BOB)
+    story.does(ALICE, Change.RENAME, text="lake")
+    fork = competing(story, BOB, Change.RENAME)
+    fills(story, ALICE)
+    found = in_order(story.membership.group, [*story.signed[:5], fork, *story.signed[5:]])
+    assert len(found.forks) == 1
+    assert found.state == story.membership.state
+    last = story.does(ALICE, Change.REMOVE, BOB)
+    found.add(last, NOW_S)
+    assert found.state == story.membership.state
+
+
 def test_a_statement_brings_nothing_else() -> None:
     story = Story()
     story.does(ALICE, Change.ADD, BOB)
