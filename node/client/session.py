@@ -285,7 +285,8 @@ class Session:
     def _handle_ready(self, raw: bytes) -> None:
         if self.ready is not None and self.ready is not NO_HANDSHAKE:
             return
-        if self._auth is not None and self._auth.peer is None:
+        # A READY may come before HELLO is sent: right behind the upgrade of a WebSocket.
+        if self._credentials is not None and (self._auth is None or self._auth.peer is None):
             self._fail(PeerMismatch("the node did not prove its identity"))
             return
         try:

@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
-from anyio.abc import ByteStream
+from anyio.abc import ByteStream, SocketAttribute
 from anyio.from_thread import start_blocking_portal
 
 from millpond import ConnectionLost, HandshakeRefused, connect
@@ -24,9 +24,11 @@ from millpond.node.config import Config
 from millpond.node.node import Node
 from millpond.node.peers.address_book import AddressBook, KeyChanged, PeerBlocked
 from millpond.node.peers.identity import Identity
+from millpond.transports.browser_policy import BrowserPolicy
 from millpond.transports.p2p import packets as p
 from millpond.transports.p2p.handshake import Signer, decode_hello, encode_ready
 from millpond.transports.p2p.nacks import HelloCode
+from millpond.transports.websocket.framing import ServerFraming
 from tests.conformance import packets as wire
 from tests.node.client.scripted_node import READY, Line, Peer, take_settings
 from tests.transports.p2p.identity_packets import ALICE, BOB, CERTIFICATE_HASH, NODE, challenge
@@ -232,6 +234,27 @@ async def test_an_impostor_gets_no_proof_and_no_second_call(answer: Answer) -> N
         async with impostor.connect():
             pass
     assert impostor.proofs == [] and len(impostor.peer.lines) == 1
+
+
+async def test_a_node_that_is_ready_before_it_was_greeted_has_proved_nothing() -> None:
+    """A WebSocket is upgraded, and told READY, in one piece: no HELLO was sent yet."""
+
+    async def serve(stream: ByteStream) -> None:
+        framing = ServerFraming(2**20, BrowserPolicy())
+        framing.feed(await stream.receive())
+        upgraded = framing.take_output()
+        await stream.send(upgraded + framing.frame([encode_ready(READY)]))
+        async with stream:
+            await _read_to_end(stream)
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.serve, serve)
+            url = f"ws://127.0.0.1:{listener.extra(SocketAttribute.local_port)}"
+            with pytest.raises(PeerMismatch, match="did not prove"):
+                async with connect(url, "chat/1", identity=ALICE, peer=NODE.public, wait_s=SOON_S):
+                    pass
+            tasks.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("answer", [own_key, a_key_without_its_secret, told_ready])
