@@ -499,6 +499,9 @@ class Config:
     replica_keys: str = ""
     """File with a passphrase, which only its owner may read: the identity, keys, address book and
     access rules of the node are in its replica too, sealed under that. Empty: they are not."""
+    without_cold: bool = False
+    """Serve without the replica that older records of streams are in: reads of these are refused.
+    Otherwise such a node does not start."""
     standby: bool = False
     """Follow the replica of another node, and take over when that gives no sign of life."""
     takeover_s: float = 10.0

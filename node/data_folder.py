@@ -42,6 +42,8 @@ from millpond.node.clock_file import CONFIRMATION, READING, stored_reading
 
 log = logging.getLogger(__name__)
 
+REPLICA_POSITION = "replica.json"
+"""The file with the position of the replica that the folder has, or had."""
 STORE_FOLDERS = (JOURNAL, PARTITIONS, DAMAGED)
 RESTORING = "restore.unfinished"
 """The file that a folder has while a backup is restored into it."""

@@ -24,11 +24,13 @@ from millpond.actors.messages import Attach, Batch, CellMessage, Durability, Por
 from millpond.actors.runtime.cell import Behaviour, CellSnapshot
 from millpond.actors.runtime.scheduler import Scheduler
 from millpond.actors.runtime.supervisor import RestartPolicy, contain, supervise
+from millpond.actors.store.catalog_recovery import PARTITIONS
 from millpond.actors.store.changes import LogSnapshot
 from millpond.actors.store.durable import DurableStore
 from millpond.actors.store.filesystem import Disk, OsDisk
 from millpond.actors.store.interface import server_stats
 from millpond.actors.store.memory import MemoryStore
+from millpond.actors.store.partitions.cold_logs import COLD_FACT, cold_logs, cold_text
 from millpond.actors.streams.names import CHANNELS, qualified_name_of, staged_part_of
 from millpond.node import clock_file
 from millpond.node.access.default_policy import KnownPeers
@@ -60,6 +62,7 @@ from millpond.node.config import (
 from millpond.node.connections import ConnectionRegistry, Services
 from millpond.node.console.app import Console
 from millpond.node.data_folder import (
+    REPLICA_POSITION,
     FolderLock,
     LoopRuntime,
     StopTimedOut,
@@ -409,6 +412,8 @@ class Node:
         if self.replica is not None:
             self.replica.open(found)
         try:
+            if self.replica is None and isinstance(store, DurableStore):
+                self._check_cold(store)
             self._resume(store)
         except BaseException:
             self._finish_store(store)
@@ -428,6 +433,21 @@ class Node:
             store.usage.log_bytes,
             (self.clock.ticks_ns() - began_ns) / 1e9,
         )
+
+    def _check_cold(self, store: DurableStore) -> None:
+        """Look for records that are in a replica alone, if the folder ever had one. Raises
+        ConfigError."""
+        folder = Path(store.folder)
+        if COLD_FACT not in store.facts and not (folder / REPLICA_POSITION).exists():
+            return
+        if text := cold_text(cold_logs(folder / PARTITIONS)):
+            if not self.config.without_cold:
+                raise ConfigError(
+                    f"replica: {text} are in a replica alone, and the node has none: serve "
+                    f"{self.config.data} with it (--replica URL), or with --without-cold, which "
+                    "refuses reads of these records"
+                )
+            log.warning("reads of cold records are refused, as there is no replica: %s", text)
 
     def _recover(self, store: DurableStore) -> Recovered:
         suffix_after = None if self.replica is None else self.replica.suffix_after

@@ -13,6 +13,7 @@ from random import Random
 
 from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.store.partitions.catalog import CATALOG, Catalog
+from millpond.actors.store.partitions.cold_logs import COLD_FACT
 from millpond.node.atomic_files import replace, sync_folder
 from millpond.node.backup.backup import IDENTITY_FILES, IDENTITY_FOLDERS
 from millpond.node.backup.manifest import (
@@ -101,7 +102,9 @@ class Restoration:
                 if self._is_wanted(each.path):
                     self._copy(each, progress)
             if self._rng is not None:
-                self._give_other_ids(self._rng)
+                self._save_facts({"instance": self._rng.randrange(INSTANCES)})  # for other ids
+            if self.manifest.cold_records:
+                self._save_facts({COLD_FACT: 1})
             check()
 
     def _is_wanted(self, path: str) -> bool:
@@ -128,10 +131,9 @@ class Restoration:
             os.fsync(fd)
         _compare(source, file, size, digest.hexdigest())
 
-    def _give_other_ids(self, rng: Random) -> None:
-        """Have the node make ids that the original does not."""
+    def _save_facts(self, facts: dict[str, int]) -> None:
         with closing(Catalog(self._target / CATALOG, OsDisk())) as catalog:
-            catalog.record([], [], {"instance": rng.randrange(INSTANCES)})
+            catalog.record([], [], facts)
 
 
 @contextmanager

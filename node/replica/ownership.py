@@ -6,6 +6,8 @@ follows keeps the earlier owner out: numbers are dense, and each is made once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from millpond.node.replica.errors import BadReplica, NoObject, ObjectExists, OtherReplica
@@ -48,13 +50,21 @@ class Claim(msgspec.Struct, frozen=True):
     last: JournalHeader | None
 
 
-def claim(objects: ObjectStore, claimant: Claimant, number: int, wall: float) -> Claim:
-    """Claim a replica, which is made if there is none. Journal objects below `number` were there
-    before. Raises OtherReplica, BadReplica, ObjectStoreAway, ObjectStoreRefuses."""
+def claim(
+    objects: ObjectStore,
+    claimant: Claimant,
+    number: int,
+    wall: float,
+    check_new: Callable[[], None] = lambda: None,
+) -> Claim:
+    """Claim a replica, which is made if there is none and `check_new` raises no OtherReplica.
+    Journal objects below `number` were there before. Raises OtherReplica, BadReplica,
+    ObjectStoreAway, ObjectStoreRefuses."""
     found = FormatObject(FORMAT_VERSION, claimant.node, wall)
     try:
         found = decode_format(objects.get(FORMAT))
     except NoObject:
+        check_new()
         try:
             objects.create(FORMAT, encode_json(found))
         except ObjectExists:

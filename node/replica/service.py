@@ -17,8 +17,10 @@ import anyio.to_thread
 import msgspec
 from anyio.abc import TaskGroup
 
+from millpond.actors.store.catalog_recovery import PARTITIONS
 from millpond.actors.store.changes import ColdChunk
 from millpond.actors.store.durable import DurableStore
+from millpond.actors.store.partitions.cold_logs import cold_logs, cold_text
 from millpond.actors.store.recovery import Recovered
 from millpond.actors.store.snapshot import SnapshotLost
 from millpond.node.atomic_files import replace
@@ -26,7 +28,13 @@ from millpond.node.backup.snapshots import take_snapshot
 from millpond.node.peers.data_key import read_passphrase
 from millpond.node.replica.cold import ColdStreams
 from millpond.node.replica.cold_objects import ColdChunks
-from millpond.node.replica.errors import BadReplica, ObjectStoreAway, ReplicaError, Superseded
+from millpond.node.replica.errors import (
+    BadReplica,
+    ObjectStoreAway,
+    OtherReplica,
+    ReplicaError,
+    Superseded,
+)
 from millpond.node.replica.interface import (
     ReplicaInfo,
     ReplicaReply,
@@ -134,6 +142,7 @@ class ReplicaService:
             release=store.release_commits,
             refuse=store.refuse_unreplicated,
             ack_s=settings.ack_s,
+            check_new=self._check_new,
         )
         self.cold = ColdStreams(
             store,
@@ -149,6 +158,14 @@ class ReplicaService:
             cipher = KeysCipher(read_passphrase(settings.keys), entropy)
             folder = Path(store.folder)
             self._keys = KeysShipper(self._objects, folder, cipher, self.shipper, wall)
+
+    def _check_new(self) -> None:
+        """A new replica has no cold objects. Raises OtherReplica for a folder that needs some."""
+        if text := cold_text(cold_logs(Path(self._store.folder) / PARTITIONS)):
+            raise OtherReplica(
+                f"there is no replica at this address, and {text} are in the one of this data "
+                "folder alone: serve it with that address, or copy that replica here"
+            )
 
     def _read_position(self) -> ShippingPosition:
         try:

@@ -28,6 +28,7 @@ import msgspec
 
 from millpond.actors.store.journal.format import encode_record
 from millpond.actors.store.recovery import JournalSuffix
+from millpond.node.data_folder import REPLICA_POSITION
 from millpond.node.replica.errors import (
     BadReplica,
     ObjectExists,
@@ -85,8 +86,7 @@ another machine may hold it for ever."""
 THREADS_MAX = 8
 PASS_S = 0.02
 WATCH_S, PAUSE_S = 0.25, 3.0
-POSITION_FILE = "replica.json"
-"""The file of the data folder that has the position."""
+POSITION_FILE = REPLICA_POSITION
 
 
 class ShippingState(StrEnum):
@@ -171,8 +171,10 @@ class Shipper:
         release: Callable[[], None],
         refuse: Callable[[], None] = lambda: None,
         ack_s: float = math.inf,
+        check_new: Callable[[], None] = lambda: None,
     ) -> None:
         self._objects = objects
+        self._check_new = check_new
         self._claimant = claimant
         self._found = position
         runs = (*position.runs, claimant.run)[-RUNS_KEPT:]
@@ -419,7 +421,8 @@ class Shipper:
         """Become the owner. The first object of a claim is empty, and keeps all others out; where
         an earlier owner made one first, the claim is made anew behind that."""
         assert self._opened is not None, "the store is open"
-        work = partial(claim, self._objects, self._claimant, self.position.number, self._wall())
+        number, wall = self.position.number, self._wall()
+        work = partial(claim, self._objects, self._claimant, number, wall, self._check_new)
         found: Claim = await self._in_thread(work)
         history, after_lsn = self._take_over(found)
         self._previous = b"" if found.last is None else found.last.digest

@@ -211,6 +211,13 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
         "the replica as well, so that a standby or a restoration is the same peer",
     )
     parser.add_argument(
+        "--without-cold",
+        action="store_true",
+        default=None,
+        help="serve without the replica that older records of streams are in, and refuse their "
+        "reads",
+    )
+    parser.add_argument(
         "--standby",
         action="store_true",
         default=None,
@@ -294,7 +301,7 @@ def _config(args: argparse.Namespace) -> Config:
         *(*LISTENERS, "channels", "streams", "default_channel", "require_hello", "token_file"),
         *("access_file", "insecure_public", "host_names", "origins"),
         *("drain_timeout_s", "data", "passphrase_file", "durability", "replica", "store"),
-        *("standby", "takeover_s", "replica_keys"),
+        *("standby", "takeover_s", "replica_keys", "without_cold"),
         *("tls_cert", "tls_key", "tls_client_ca", "tls_client", "tls_listeners"),
         "http_long_poll_s",
         *OUTBOX_FIELDS,

@@ -31,7 +31,7 @@ from millpond.node.config import Config, ConfigError
 from millpond.node.config_rules import StreamRule
 from millpond.node.node import Node
 from millpond.node.replica import cold, service, shipping, standby
-from millpond.node.replica.errors import BadReplica, ObjectStoreAway
+from millpond.node.replica.errors import BadReplica, ObjectStoreAway, OtherReplica
 from millpond.node.replica.interface import SnapshotRequest, SnapshotState
 from millpond.node.replica.object_store import FolderObjects
 from millpond.node.replica.objects import COLD
@@ -447,10 +447,60 @@ async def test_a_backup_that_cannot_have_the_cold_records_fails_unless_they_are_
     new = tmp_path / "new"
     Restoration(tmp_path / "backup", new).run(lambda size: None, lambda: None)
     settings: dict[str, Any] = {"replica": "", "stream_local_bytes_max": 0}
+    with pytest.raises(ConfigError, match=f"{manifest.cold_records} records of 1 stream"):
+        async with Node(config_of(tmp_path, data=str(new), **settings)):
+            pass
+    settings["without_cold"] = True
     async with serving(config_of(tmp_path, data=str(new), **settings)) as (_, client):
         assert (await client.read("logs", newest, count=1))[0].data == body(7)
         with pytest.raises(LimitExceeded, match=REFUSED):
             await client.read("logs", FIRST, count=1)
+
+
+async def test_a_node_with_cold_streams_does_not_start_without_their_replica(
+    tmp_path: Path, objects: ColdFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None is made at another address, nor is the node served without one; a copy will do."""
+    async with serving(config_of(tmp_path)) as (node, client):
+        await fill(client)
+        await cooled(node)
+    none = config_of(tmp_path, replica="", stream_local_bytes_max=0)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"records of 1 stream \(.* MiB\) are in a replica"):
+            async with Node(none):
+                pass
+    another = ColdFolder(tmp_path / "another")
+    monkeypatch.setattr(service, "open_object_store", lambda url: another)
+    with pytest.RaisesGroup(
+        pytest.RaisesExc(OtherReplica, match="records of 1 stream .* serve it with that address"),
+        flatten_subgroups=True,
+    ):
+        async with Node(config_of(tmp_path)):
+            await anyio.sleep(LIMIT_S)
+    assert not another.list("")
+    shutil.copytree(tmp_path / "replica", tmp_path / "another", dirs_exist_ok=True)
+    async with serving(config_of(tmp_path)) as (node, client):
+        assert await numbers_of(client) == ALL
+        assert another.fetched
+
+
+async def test_a_node_whose_cold_records_were_trimmed_begins_another_replica(
+    tmp_path: Path, objects: ColdFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(config_of(tmp_path)) as (node, client):
+        await fill(client)
+        await cooled(node)
+        newest = await client.append("logs", [body(APPENDS * RECORDS)])
+    alone: dict[str, Any] = {"replica": "", "stream_local_bytes_max": 0}
+    async with serving(config_of(tmp_path, without_cold=True, **alone)) as (_, client):
+        await client.trim("logs", newest)
+        await fill(client, "others")  # so that the trim gets to the file
+    another = ColdFolder(tmp_path / "another")
+    monkeypatch.setattr(service, "open_object_store", lambda url: another)
+    async with serving(config_of(tmp_path)) as (node, client):
+        assert await numbers_of(client) == [APPENDS * RECORDS]
+        await cooled(node)
+        assert await numbers_of(client, "others") == ALL
 
 
 async def test_a_verification_names_a_damaged_object(tmp_path: Path, objects: ColdFolder) -> None:
