@@ -41,8 +41,9 @@ class KnownPeers(msgspec.Struct, frozen=True):
     """The node among its peers: its public key, its address book, and whether it is a relay.
 
     `channels`: patterns of channels to which all contacts may send messages. `delivery_keys`: those
-    of the mailboxes here. `needs_tokens`: nobody puts mail for others here without one. `own_keys`:
-    those of the node's own mailbox, while it takes messages of strangers that have its card.
+    of the mailboxes here. `needs_tokens`: this relay takes mail for others only with a delivery
+    token. `own_keys`: those of the node's own mailbox, while strangers that have its contact card
+    may send messages to it.
     """
 
     own: bytes
@@ -59,37 +60,33 @@ class KnownPeers(msgspec.Struct, frozen=True):
         return self.is_relay and not self.needs_tokens
 
 
-def is_channel_owner(principal: Principal, channel: bytes) -> bool:
+def is_own_prekey_channel(principal: Principal, channel: bytes) -> bool:
     """True for the channel with the client's own prekeys."""
     if principal.identity is None:
         return False
     return channel == _OWN_KEYS.format(id=peer_id(principal.identity)).encode()
 
 
-def _rule(
+def _grant(
     rights: Rights, source: str, channels: tuple[str, ...] | None, streams: tuple[str, ...] | None
 ) -> Grant:
     return Grant(Subject(SubjectKind.RULE), rights, channels, streams, None, source)
 
 
-_HERE = _rule(Rights.ALL, "this machine, as there is no access file", None, None)
-_PUBLIC = _rule(Rights.CHANNEL, "everybody, by --insecure-public", None, ())
-_PUBLIC_STREAMS = _rule(Rights.ALL, "everybody, by --insecure-public", (), None)
-_CERTIFIED = _rule(Rights.CHANNEL, "certificates of our authority", None, ())
-_CERTIFIED_STREAMS = _rule(Rights.ALL, "certificates of our authority", (), None)
-
-
-OPERATOR_GRANT = _rule(Rights.ALL | Rights.OPERATOR, "the cookie of the operator", None, None)
-
-
-CONSOLE_GRANT = _rule(Rights.ALL | Rights.OPERATOR, "a session of the console", None, None)
+_LOCAL = _grant(Rights.ALL, "this machine, as there is no access file", None, None)
+_PUBLIC = _grant(Rights.CHANNEL, "everybody, by --insecure-public", None, ())
+_PUBLIC_STREAMS = _grant(Rights.ALL, "everybody, by --insecure-public", (), None)
+_CERTIFIED = _grant(Rights.CHANNEL, "certificates of our authority", None, ())
+_CERTIFIED_STREAMS = _grant(Rights.ALL, "certificates of our authority", (), None)
+OPERATOR_GRANT = _grant(Rights.ALL | Rights.OPERATOR, "the cookie of the operator", None, None)
+CONSOLE_GRANT = _grant(Rights.ALL | Rights.OPERATOR, "a session of the console", None, None)
 
 
 def default_grants(principal: Principal, is_public: bool) -> Iterator[Grant]:
     """The grants of a client as long as there is no access file."""
     serves_streams = principal.listener in STREAM_LISTENERS
     if not is_remote(principal.address):
-        yield _HERE
+        yield _LOCAL
         return
     if is_public:
         yield _PUBLIC_STREAMS if serves_streams else _PUBLIC
@@ -98,9 +95,9 @@ def default_grants(principal: Principal, is_public: bool) -> Iterator[Grant]:
 
 
 def default_stream_rights(principal: Principal, is_public: bool) -> Rights | None:
-    """The rights that these grants give in a stream which is not private; None: none."""
+    """The rights that the default grants give in a stream that is not private; None: none."""
     if not is_remote(principal.address):
-        return _HERE.rights
+        return _LOCAL.rights
     if principal.listener not in STREAM_LISTENERS:
         return None
     if is_public:
@@ -111,23 +108,23 @@ def default_stream_rights(principal: Principal, is_public: bool) -> Rights | Non
 def page_session_grants(rights: Rights | None) -> Iterator[Grant]:
     """The only grants of a session of the chat page; None: there is no such session."""
     if rights is not None:
-        yield _rule(rights, "a session of the chat page", (PAGE_CHANNEL.decode(),), ())
+        yield _grant(rights, "a session of the chat page", (PAGE_CHANNEL.decode(),), ())
 
 
 def message_grant(peers: KnownPeers) -> Grant:
     """The channels to which every contact may send messages, with its signature alone."""
     channels = (_OWN_CHAT, *peers.channels)
-    return _rule(Rights.PUT, "contacts: their messages", channels, ())
+    return _grant(Rights.PUT, "contacts: their messages", channels, ())
 
 
 def contact_grants(peers: KnownPeers) -> Sequence[Grant]:
     """The default grants of a contact (docs/internals/peers.md)."""
-    return _of_contacts(peers.own, peers.is_relay, peers.takes_mail)
+    return _contact_grants(peers.own, peers.is_relay, peers.takes_mail)
 
 
 def relay_grants(peers: KnownPeers) -> Sequence[Grant]:
     """The default grants of a relay: it delivers what it has stored, and nothing else."""
-    return _of_relays(peers.own, peers.takes_mail)
+    return _relay_grants(peers.own, peers.takes_mail)
 
 
 def delivery_rights(peers: KnownPeers, principal: Principal, channel: bytes) -> Rights:
@@ -155,7 +152,8 @@ def takes_tokens(peers: KnownPeers, channel: bytes) -> bool:
 
 
 def note_without_token(peers: KnownPeers, principal: Principal, channel: bytes) -> None:
-    """A client has a right to put messages into a channel, and showed no delivery token."""
+    """Record that a client has the right to put messages into a channel and showed no delivery
+    token."""
     owner, sender = owner_of(channel), principal.identity
     if owner is None or sender is None or peers.delivery_keys is None:
         return
@@ -164,30 +162,28 @@ def note_without_token(peers: KnownPeers, principal: Principal, channel: bytes) 
 
 
 @lru_cache(maxsize=4)
-def _of_relays(own: bytes, takes_mail: bool) -> Sequence[Grant]:
-    role, mine, others = "relays", f"mail/{peer_id(own)}", f"mail/{PEER_ID}"
-    found = [_rule(Rights.PUT, f"{role}: mail for this node", (mine,), ())]
+def _relay_grants(own: bytes, takes_mail: bool) -> Sequence[Grant]:
+    mine, others = f"mail/{peer_id(own)}", f"mail/{PEER_ID}"
+    grants = [_grant(Rights.PUT, "relays: mail for this node", (mine,), ())]
     if takes_mail:
-        found.append(_rule(Rights.PUT, f"{role}: mail by way of this relay", (others,), ()))
-    return tuple(found)
+        grants.append(_grant(Rights.PUT, "relays: mail by way of this relay", (others,), ()))
+    return tuple(grants)
 
 
 @lru_cache(maxsize=4)
-def _of_contacts(own: bytes, is_relay: bool, takes_mail: bool) -> Sequence[Grant]:
-    return tuple(_made_of_contacts(own, is_relay, takes_mail))
-
-
-def _made_of_contacts(own: bytes, is_relay: bool, takes_mail: bool) -> Iterator[Grant]:
-    mine = f"mail/{peer_id(own)}"
+def _contact_grants(own: bytes, is_relay: bool, takes_mail: bool) -> Sequence[Grant]:
+    mine, others = f"mail/{peer_id(own)}", f"mail/{PEER_ID}"
     read = Rights.GET | Rights.LIST
-    role = "contacts"
-    yield _rule(Rights.PUT, f"{role}: mail for this node", (mine,), ())
-    yield _rule(read | Rights.PUSH | Rights.ACK, f"{role}: their own mail", ("mail/{id}",), ())
-    yield _rule(read, f"{role}: prekeys of this node", (f"{mine}!keys",), ())
+    use, keep = read | Rights.PUSH | Rights.ACK, read | Rights.PUT | Rights.ACK
+    grants = [
+        _grant(Rights.PUT, "contacts: mail for this node", (mine,), ()),
+        _grant(use, "contacts: their own mail", ("mail/{id}",), ()),
+        _grant(read, "contacts: prekeys of this node", (f"{mine}!keys",), ()),
+    ]
+    if takes_mail:  # only a relay does
+        grants.append(_grant(Rights.PUT, "contacts: mail by way of this relay", (others,), ()))
     if is_relay:
-        others = f"mail/{PEER_ID}"
-        if takes_mail:
-            yield _rule(Rights.PUT, f"{role}: mail by way of this relay", (others,), ())
-        yield _rule(read, f"{role}: prekeys kept by this relay", (f"{others}!keys",), ())
-        keep = read | Rights.PUT | Rights.ACK
-        yield _rule(keep, f"{role}: their prekeys at this relay", (_OWN_KEYS,), ())
+        others_keys = f"{others}!keys"
+        grants.append(_grant(read, "contacts: prekeys kept by this relay", (others_keys,), ()))
+        grants.append(_grant(keep, "contacts: their prekeys at this relay", (_OWN_KEYS,), ()))
+    return tuple(grants)

@@ -94,9 +94,9 @@ class Grant(msgspec.Struct, frozen=True):
         if patterns is None:
             return True
         text = name.decode("utf-8", "surrogateescape")
-        return any(_fits(text, pattern, own, is_peer) for pattern in patterns)
+        return any(_matches(text, pattern, own, is_peer) for pattern in patterns)
 
-    def is_for_private(self, *, is_stream: bool) -> bool:
+    def names_private(self, *, is_stream: bool) -> bool:
         """True if a pattern names chats or mailboxes; a right to everything does not."""
         patterns = self.streams if is_stream else self.channels
         return any(each.encode().startswith(PRIVATE_PREFIXES) for each in patterns or ())
@@ -141,7 +141,7 @@ def make_grant(subject: Subject, words: Sequence[str], source: str) -> Grant:
         if word.startswith(UNTIL_PREFIX):
             until = parse_time(word.removeprefix(UNTIL_PREFIX))
         elif word == STREAM_PREFIX:
-            # The name that it fits is that of all streams together.
+            # It would match the empty name, which stands for all streams together.
             raise BadRule(f"{STREAM_PREFIX} needs a pattern right behind it")
         else:
             patterns.append(word)
@@ -150,7 +150,7 @@ def make_grant(subject: Subject, words: Sequence[str], source: str) -> Grant:
 
 
 def parse_rights(text: str) -> Rights:
-    """Rights by name, with commas between. Raises BadLine."""
+    """Rights by name, with commas between. Raises BadRule."""
     names = text.split(",")
     unknown = [name for name in names if name not in RIGHTS]
     if unknown:
@@ -193,7 +193,7 @@ def parse_subject(word: str) -> Subject:
         case "anyone", "":
             return ANYONE
         case "key", ":":
-            return _key(value)
+            return _key_subject(value)
         case "token" | "cert", ":":
             if DIGEST.fullmatch(value) is None:
                 raise BadRule(f"want {kind}:SHA256, with 64 digits 0-9 a-f")
@@ -203,13 +203,13 @@ def parse_subject(word: str) -> Subject:
                 raise BadRule(f"unknown listener {value!r}; known are: {' '.join(LISTENERS)}")
             return Subject(SubjectKind.LISTENER, value)
         case "address", ":":
-            return Subject(SubjectKind.ADDRESS, _network(value))
+            return Subject(SubjectKind.ADDRESS, _checked_network(value))
         case _:
             known = "key: token: cert: listener: address: anyone revoked:"
             raise BadRule(f"a line begins with one of: {known} (`millpond token new` makes them)")
 
 
-def _key(value: str) -> Subject:
+def _key_subject(value: str) -> Subject:
     if is_peer_id(value):
         return Subject(SubjectKind.KEY, public_key_of(value))
     try:
@@ -218,7 +218,7 @@ def _key(value: str) -> Subject:
         raise BadRule(str(exc)) from None
 
 
-def _network(value: str) -> str:
+def _checked_network(value: str) -> str:
     try:
         return str(ipaddress.ip_network(value))
     except ValueError as exc:
@@ -226,7 +226,8 @@ def _network(value: str) -> str:
 
 
 def is_in_scope(scope: Sequence[str] | None, name: bytes) -> bool:
-    """True: a scope of streams (`AccessPolicy.stream_scope`) has this name."""
+    """True if a stream is in a scope (`AccessPolicy.stream_scope`); None: all that are not
+    private."""
     if scope is None:
         return not is_private(name)
     text = name.decode("utf-8", "surrogateescape")
@@ -246,7 +247,7 @@ def scope_patterns(grant: Grant, own: bytes | None) -> Iterator[str]:
         yield each if own is None else each.replace(OWN_ID, peer_id(own))
 
 
-def _fits(name: str, pattern: str, own: bytes | None, is_peer: Callable[[str], bool]) -> bool:
+def _matches(name: str, pattern: str, own: bytes | None, is_peer: Callable[[str], bool]) -> bool:
     if OWN_ID in pattern:
         return own is not None and fnmatchcase(name, pattern.replace(OWN_ID, peer_id(own)))
     if PEER_ID in pattern:

@@ -33,16 +33,16 @@ class IssuedAccess:
         self._now = now
         self.make: Callable[[], str] = partial(new_token, os.urandom, ISSUED_PREFIX)
 
-    def is_one(self, token: bytes) -> bool:
+    def is_issued_form(self, token: bytes) -> bool:
         """True for a token in the form of those that S2 issues."""
         return token.startswith(_PREFIX)
 
     def find(self, token: bytes) -> AccessToken | None:
-        """The stored form of a valid token; None: it permits nothing, any more or ever."""
+        """The stored form of a valid token; None: it is unknown, expired or revoked."""
         return self._book.find(token, self._now())
 
     def all(self) -> Iterator[tuple[bytes, AccessToken]]:
-        """Every token by its id, in their order."""
+        """All valid tokens, each after its id, in the order of the ids."""
         return self._book.all(self._now())
 
     def grants(self, principal: Principal) -> Sequence[Grant]:
@@ -70,7 +70,8 @@ class IssuedAccess:
 
 
 def _patterns(names: NameSet) -> tuple[str, ...]:
-    """Patterns for names of streams; none of them fits the empty one, which stands for all."""
+    """Patterns for names of streams. None of them matches the empty name, which stands for all
+    streams."""
     if isinstance(names.prefix, str):
         begin = names.prefix.translate(_ESCAPES)
         return (f"{begin}?*", begin) if begin else ("?*",)

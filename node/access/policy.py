@@ -28,7 +28,7 @@ from millpond.node.access.default_policy import (
     default_grants,
     default_stream_rights,
     delivery_rights,
-    is_channel_owner,
+    is_own_prekey_channel,
     message_grant,
     note_without_token,
     page_session_grants,
@@ -223,7 +223,7 @@ class AccessPolicy:
         if (
             rights is not None
             and INTERNAL_SEPARATOR in channel
-            and not is_channel_owner(principal, channel)
+            and not is_own_prekey_channel(principal, channel)
         ):
             # Only their owner writes to the node's own channels (PS-14).
             rights &= ~Rights.PUT
@@ -381,7 +381,7 @@ class AccessPolicy:
         )
         if not is_covered:
             return GrantOutcome.ELSEWHERE
-        if not is_open and not grant.is_for_private(is_stream=is_stream):
+        if not is_open and not grant.names_private(is_stream=is_stream):
             return GrantOutcome.PRIVATE
         return GrantOutcome.GIVES
 
@@ -499,7 +499,11 @@ class AccessPolicy:
             yield "a token of the S2 API has the rights of its scope, at the http listener only"
         if not is_stream and self._peers is not None and takes_tokens(self._peers, name):
             yield "on this relay clients that show the delivery token of its owner may put, too"
-        if not is_stream and INTERNAL_SEPARATOR in name and not is_channel_owner(principal, name):
+        if (
+            not is_stream
+            and INTERNAL_SEPARATOR in name
+            and not is_own_prekey_channel(principal, name)
+        ):
             yield "only its owner may put messages into a channel with `!` in its name"
 
 

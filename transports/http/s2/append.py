@@ -220,7 +220,7 @@ class DirectAppends:
 def _plain_append(services: S2NodeServices, head: RequestHead) -> PlainAppend | None:
     """The plain append that a head asks for; None: it may be a bad one, or what it means depends on
     more than the head."""
-    is_issued = head.bearer is not None and services.tokens.is_one(head.bearer)
+    is_issued = head.bearer is not None and services.tokens.is_issued_form(head.bearer)
     if is_issued or b"content-encoding" in head.last:
         return None
     try:

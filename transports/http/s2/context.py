@@ -75,7 +75,7 @@ class S2Context(RequestContext[S2NodeServices]):
         super().__init__(services, request, writer)
         self.usage = usage
         token = request.principal.token
-        self._is_issued = token is not None and services.tokens.is_one(token)
+        self._is_issued = token is not None and services.tokens.is_issued_form(token)
 
     def header(self, name: bytes) -> str | None:
         """The last value of a header; None: there is none. Raises CodedError (bad_header)."""

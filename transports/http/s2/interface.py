@@ -54,7 +54,7 @@ class TokenRow(Protocol):
 class IssuedTokens(Protocol):
     """The access tokens that this API issued, in memory."""
 
-    def is_one(self, token: bytes) -> bool:
+    def is_issued_form(self, token: bytes) -> bool:
         """True for a token in the form of those that this API issues."""
 
     def find(self, token: bytes) -> TokenRow | None:
