@@ -23,8 +23,8 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class Timestamping(IntEnum):
-    """The source of a record's timestamp: the client's if it gives one, the client's, which is
-    required, or the arrival."""
+    """The source of a record's timestamp. PREFERRED: the client if it gives one, else the arrival.
+    REQUIRED: the client, and appends that lack one are refused. ARRIVAL: the arrival."""
 
     PREFERRED = 0
     REQUIRED = 1
@@ -149,9 +149,12 @@ class MeasureBodies(Protocol):
     def __call__(
         self, data: bytes, count: int, begin: int, end: int, size_max: int, /
     ) -> tuple[int, int, int] | None:
-        """Of its `count` bodies: where that at `begin` stands in `data`, how many from there to
-        before `end` have a size of `size_max` at most, and that size, as the protocol counts it.
-        None: a body is empty, a record has more than a body, or the data are not plainly right."""
+        """Measure the bodies from number `begin` to before `end`, of the `count` in `data`.
+
+        Returns the offset of the first one in `data`, the number of those that have a size of
+        `size_max` together at most, and that size, as the protocol counts it. None: a body is
+        empty, a record has more than a body, or the data are not plainly right.
+        """
 
 
 class Read(StreamRequest, frozen=True, gc=False):

@@ -1,4 +1,7 @@
-"""RustLog's binary form: its requests are those of the JSON form, and here is what differs.
+"""The messages of RustLog's binary form that differ from those of its JSON form.
+
+The requests are the same, those of `messages`; most answers, and the errors, have a form of their
+own.
 
 A payload begins with the byte of its request, also in the answer. Numbers are unsigned and
 big-endian (docs/reference/compatibility.md, RB-01 to RB-43).

@@ -88,7 +88,7 @@ class DurableAppends:
         if request.bodies and media_type(request.content_type) != media_type(
             self._metadata.content_type
         ):
-            return DurableRefused(number, RefusalReason.OTHER_TYPE, tail)
+            return DurableRefused(number, RefusalReason.CONTENT_TYPE_MISMATCH, tail)
         if request.producer is not None:
             checked = self._check_producer(request)
             if checked is not None:

@@ -151,7 +151,7 @@ class Forks:
             return DurableRefused(number, RefusalReason.CONFLICT)
         point = bounds.tail if request.point is None else request.point
         if not bounds.trim_point <= point <= bounds.tail and point != 0:
-            return DurableRefused(number, RefusalReason.BEYOND)
+            return DurableRefused(number, RefusalReason.BEYOND_SOURCE)
         ref = max(now_ms, max(durable.forks, default=0) + 1)
         source = spec.fork
         chain = [] if durable.parent is None else durable.parent.chain

@@ -181,12 +181,12 @@ class DurableCreated(StreamReply, frozen=True, gc=False):
 
 
 class RefusalReason(Enum):
-    """Why a request was declined."""
+    """The reason for which a request was refused."""
 
     MISSING = auto()
     DELETED = auto()
     CLOSED = auto()
-    OTHER_TYPE = auto()
+    CONTENT_TYPE_MISMATCH = auto()
     OUT_OF_ORDER = auto()
     STALE_EPOCH = auto()
     EPOCH_BEGINS_AT_ZERO = auto()
@@ -194,7 +194,7 @@ class RefusalReason(Enum):
     CONFLICT = auto()
     SOURCE_MISSING = auto()
     SOURCE_DELETED = auto()
-    BEYOND = auto()
+    BEYOND_SOURCE = auto()
 
 
 class DurableRefused(StreamReply, frozen=True, gc=False):

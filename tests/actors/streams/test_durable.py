@@ -85,7 +85,7 @@ def test_a_stream_of_another_view_is_of_octets(streams: StreamHarness) -> None:
     streams.create()
     assert isinstance(establish(streams, content_type=d.OCTET_STREAM), d.DurableCreated)
     assert reason(establish(streams)) is d.RefusalReason.CONFLICT
-    assert reason(submit(streams, b"x")) is d.RefusalReason.OTHER_TYPE
+    assert reason(submit(streams, b"x")) is d.RefusalReason.CONTENT_TYPE_MISMATCH
     assert accepted(submit(streams, b"x", content_type=d.OCTET_STREAM)).tail == 1
 
 
@@ -150,7 +150,7 @@ def test_what_a_failed_request_says_is_forgotten(streams: StreamHarness) -> None
     )
     assert (
         reason(submit(streams, b"b", content_type=b"image/png", producer=by(1)))
-        is d.RefusalReason.OTHER_TYPE
+        is d.RefusalReason.CONTENT_TYPE_MISMATCH
     )
     assert accepted(submit(streams, b"b", stream_seq=b"6", producer=by(1))).is_new
     assert streams.bodies() == [b"a", b"b"]

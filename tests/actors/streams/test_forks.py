@@ -162,7 +162,7 @@ def test_a_prefix_and_a_body_follow_what_is_inherited(streams: StreamHarness) ->
 def test_what_cannot_be_forked(streams: StreamHarness) -> None:
     assert reason(fork(streams)) is d.RefusalReason.SOURCE_MISSING
     make(streams, SOURCE, b"a")
-    assert reason(fork(streams, at=2)) is d.RefusalReason.BEYOND
+    assert reason(fork(streams, at=2)) is d.RefusalReason.BEYOND_SOURCE
     assert reason(fork(streams, content_type=b"image/png")) is d.RefusalReason.CONFLICT
     make(streams, FORK)
     assert reason(fork(streams)) is d.RefusalReason.CONFLICT

@@ -13,7 +13,7 @@ from millpond.transports.http.durable.context import (
     DurableTarget,
     target_at,
 )
-from millpond.transports.http.durable.errors import DurableError, Pairs
+from millpond.transports.http.durable.errors import DurableError
 from millpond.transports.http.durable.interface import DurableSettings
 from millpond.transports.http.durable.live_waiters import LiveWaiters
 from millpond.transports.http.durable.subscriptions.app import SubscriptionsApi
@@ -21,7 +21,7 @@ from millpond.transports.http.durable.subscriptions.interface import Subscriptio
 from millpond.transports.http.paths import DURABLE
 from millpond.transports.http.rejections import Rejection
 from millpond.transports.http.request import Request, RequestHead
-from millpond.transports.http.response import Response, ResponseWriter, json_response
+from millpond.transports.http.response import Pairs, Response, ResponseWriter, json_response
 
 _OPERATIONS: Mapping[str, Callable[[DurableContext, DurableTarget], Awaitable[Response | None]]] = {
     "PUT": create.put,

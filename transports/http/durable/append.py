@@ -22,8 +22,8 @@ from millpond.transports.http.durable.create import bodies_of
 from millpond.transports.http.durable.errors import (
     DurableError,
     bad_request,
-    declined_error,
     error_of,
+    refusal_error,
 )
 from millpond.transports.http.durable.interface import DurableSettings
 from millpond.transports.http.durable.offsets import offset_of
@@ -151,7 +151,7 @@ def _response(append: d.DurableAppend, reply: CellReply) -> Response:
             is_new = append.producer is not None and reply.is_new and bool(append.bodies)
             return Response(200 if is_new else 204, (*headers, *SECURITY_HEADERS))
         case d.DurableRefused():
-            error = declined_error(reply, 0 if append.producer is None else append.producer.seq)
+            error = refusal_error(reply, 0 if append.producer is None else append.producer.seq)
         case m.StreamFailed() | Failed():
             error = error_of(reply)
         case _:

@@ -13,12 +13,12 @@ from millpond.actors.streams.names import stream_cell
 from millpond.transports.http.cell_client import CellClient, CellReply
 from millpond.transports.http.context import RequestContext
 from millpond.transports.http.durable import protocol
-from millpond.transports.http.durable.errors import DurableError, Pairs, bad_request, error_of
+from millpond.transports.http.durable.errors import DurableError, bad_request, error_of
 from millpond.transports.http.durable.interface import DurableSettings
 from millpond.transports.http.durable.live_waiters import LiveWaiters
 from millpond.transports.http.interface import HttpNodeServices
 from millpond.transports.http.request import Request
-from millpond.transports.http.response import Response, ResponseWriter
+from millpond.transports.http.response import Pairs, Response, ResponseWriter
 from millpond.transports.server.interface import Principal
 
 RESERVED = b"__ds"

@@ -11,8 +11,8 @@ from millpond.transports.http.durable import protocol, request_headers
 from millpond.transports.http.durable.context import DurableContext, DurableTarget, target_of
 from millpond.transports.http.durable.errors import (
     bad_request,
-    declined_error,
     error_of,
+    refusal_error,
     too_many_messages,
 )
 from millpond.transports.http.durable.json_mode import (
@@ -79,7 +79,7 @@ def _response(context: DurableContext, target: DurableTarget, reply: CellReply) 
                 headers.append((b"location", context.location(target)))
             return context.response(201 if reply.is_new else 200, headers)
         case d.DurableRefused():
-            raise declined_error(reply)
+            raise refusal_error(reply)
         case m.StreamFailed() | Failed():
             raise error_of(reply)
         case _:
@@ -109,7 +109,7 @@ async def _fork(
     spec = d.CreateSpec(spec.content_type, spec.lifetime, spec.closes, bodies, fork)
     point, prefix = fork_headers.at, list[bytes]()
     if fork_headers.at is not None and fork_headers.at > found.info.tail:
-        return d.DurableRefused(0, d.RefusalReason.BEYOND)
+        return d.DurableRefused(0, d.RefusalReason.BEYOND_SOURCE)
     if fork_headers.at is not None and fork_headers.sub:
         is_json = protocol.is_json(found.settings.content_type)
         point, prefix = await _behind(

@@ -3,20 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from millpond.actors.errors import Code
 from millpond.actors.messages import Failed, StreamFailed
 from millpond.actors.streams.durable.messages import DurableRefused, RefusalReason
 from millpond.transports.http.durable import protocol
 from millpond.transports.http.durable.offsets import offset_of
-from millpond.transports.http.response import Response, json_response
-
-Pairs = Sequence[tuple[bytes, bytes]]
+from millpond.transports.http.response import Pairs, Response, json_response
 
 
 class DurableError(Exception):
-    """The answer to a request that nothing was done of."""
+    """A refused request, of which nothing was carried out: its status, code and headers."""
 
     def __init__(self, status: int, code: str, text: str, headers: Pairs = ()) -> None:
         super().__init__(text)
@@ -47,7 +43,7 @@ def stream_not_found() -> DurableError:
 
 
 def stream_deleted() -> DurableError:
-    """410: the stream was deleted, and forks of it are there."""
+    """410: the stream was deleted, and is kept as the source of its forks."""
     return DurableError(410, "stream_deleted", "the stream is deleted; forks of it remain")
 
 
@@ -56,7 +52,7 @@ def offset_gone() -> DurableError:
     return DurableError(410, "offset_gone", "the records at this offset are not kept any more")
 
 
-def declined_error(reply: DurableRefused, received: int = 0) -> DurableError:
+def refusal_error(reply: DurableRefused, received: int = 0) -> DurableError:
     """The error for a refusal by a stream. `received`: the sequence that the producer gave."""
     tail = (protocol.NEXT_OFFSET, offset_of(reply.tail))
     match reply.reason:
@@ -67,7 +63,7 @@ def declined_error(reply: DurableRefused, received: int = 0) -> DurableError:
         case RefusalReason.CLOSED:
             headers = ((protocol.CLOSED, protocol.TRUE), tail)
             return DurableError(409, "stream_closed", "the stream is closed", headers)
-        case RefusalReason.OTHER_TYPE:
+        case RefusalReason.CONTENT_TYPE_MISMATCH:
             return DurableError(409, "content_type_mismatch", "the stream has another content type")
         case RefusalReason.OUT_OF_ORDER:
             text = "Stream-Seq is not above the last one"
@@ -91,7 +87,7 @@ def declined_error(reply: DurableRefused, received: int = 0) -> DurableError:
             )
         case RefusalReason.SOURCE_DELETED:
             return DurableError(409, "stream_deleted", "the source is deleted")
-        case RefusalReason.BEYOND:
+        case RefusalReason.BEYOND_SOURCE:
             return bad_request("the source has no such offset")
 
 

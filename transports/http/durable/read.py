@@ -16,7 +16,7 @@ from millpond.transports.http.durable.context import (
     require,
     target_at,
 )
-from millpond.transports.http.durable.errors import DurableError, Pairs, stream_not_found
+from millpond.transports.http.durable.errors import DurableError, stream_not_found
 from millpond.transports.http.durable.read_page import (
     Page,
     first_page,
@@ -28,7 +28,7 @@ from millpond.transports.http.durable.read_page import (
 from millpond.transports.http.interface import HttpNodeServices
 from millpond.transports.http.paths import DURABLE
 from millpond.transports.http.request import HasHeaders, RequestHead
-from millpond.transports.http.response import Response
+from millpond.transports.http.response import Pairs, Response
 from millpond.transports.http.small_reads import (
     ANSWER_BYTES,
     READ_BYTES,

@@ -23,7 +23,7 @@ class HttpProtocol(Protocol):
 
     @property
     def head_started_at(self) -> float:
-        """Since when a head is under way; infinity: none is."""
+        """The time at which the head that is being received began; infinity: none is."""
 
     def received(self, data: bytes) -> None: ...
     def uncongested(self) -> None: ...
@@ -33,8 +33,8 @@ class HttpProtocol(Protocol):
         """Discard what came and was not answered: the connection is about to be aborted."""
 
     def refuse_input(self) -> bool:
-        """Refuse the bodies that are being collected: there is no memory for them. False: there are
-        none."""
+        """Refuse the bodies that are being collected, as there is no memory for them. False: there
+        are none."""
 
     def finish(self) -> None:
         """Answer the requests in progress, announce the end, and close."""
@@ -45,14 +45,14 @@ class HttpProtocol(Protocol):
 
     @property
     def waits_for_client(self) -> bool:
-        """A client has to send or to read before any of that becomes free."""
+        """None of the `held_bytes` become free before the client sends or reads."""
 
     @property
     def is_paused(self) -> bool:
         """It has paused the wire, and resumes it itself."""
 
     def check_liveness(self, now: float) -> float:
-        """Time has passed: see whether the other end is still there. When to look again."""
+        """Check that the client is still there; returns the time of the next check."""
 
 
 class ConnectionActivity(Protocol):
@@ -72,7 +72,7 @@ class ConnectionActivity(Protocol):
         """The wire is not read until there is memory."""
 
     def account(self) -> MemoryAccount | None:
-        """The connection's part of the node's memory; None: nobody counts."""
+        """The connection's part of the node's memory; None: memory is not limited."""
 
     def wrote(self, size_bytes: int) -> None:
         """So many bytes were given to the wire."""
@@ -95,7 +95,7 @@ class TrackedConnection(Protocol):
 
 
 RejectionHeaders = Callable[[Headers], Sequence[tuple[bytes, bytes]]]
-"""The headers of CORS of a rejection by the server, for the headers of the request that it read."""
+"""Gives the CORS headers of a rejection by the server, from the headers of the request."""
 
 
 class Server(Protocol):
@@ -118,15 +118,15 @@ class Server(Protocol):
 
     @property
     def date(self) -> Callable[[float], bytes]:
-        """The value of the header of that name, at a time in seconds since 1970."""
+        """The value of the `Date` header, at a time in seconds since 1970."""
 
     def opened(self, connection: TrackedConnection) -> None: ...
     def closed(self, connection: TrackedConnection) -> None: ...
     def wake_at(self, connection: TrackedConnection, when: float) -> None: ...
     @property
     def new_websocket(self) -> Callable[[], Session] | None:
-        """A session for a connection whose first request is for a WebSocket of a channel; None:
-        there are none here."""
+        """A session for a connection whose first request opens a WebSocket to a channel; None: this
+        server has no WebSockets."""
 
     def serve_in_task(self, exchange: Exchange) -> None:
         """Pass an exchange to the application in a task of its own."""

@@ -57,13 +57,17 @@ async def _route(services: TransactionNodeServices, context: S2Context) -> Respo
     match context.request.segments[len(TRANSACTIONS) :]:
         case (stream, writer, batch):
             target = _target(context, stream)
-            named = _name(writer, "writer"), _number(batch)
+            named = _checked_name(writer, "writer"), _batch_number(batch)
             if context.request.method == "GET":
                 return await _outcome(services, context, target, *named)
             return await _publish(services, context, target, *named)
         case (stream, writer, batch, part):
             target = _target(context, stream)
-            names = _name(writer, "writer"), _number(batch), _name(part, "part")
+            names = (
+                _checked_name(writer, "writer"),
+                _batch_number(batch),
+                _checked_name(part, "part"),
+            )
             return await _part(services, context, target, StagedPart(target.cell, *names))
         case _:
             raise CodedError(
@@ -90,7 +94,7 @@ async def _publish(
     if len(plan.parts) > PARTS_MAX:
         raise invalid(f"a batch has at most {PARTS_MAX} parts")
     for each in plan.parts:
-        _name(each.id.encode(), "part")
+        _checked_name(each.id.encode(), "part")
         if each.rows < 1:
             raise invalid("a part has at least one row")
     if len({each.id for each in plan.parts}) < len(plan.parts):
@@ -133,7 +137,7 @@ async def _part(
 
 
 async def _drop(services: TransactionNodeServices, context: S2Context, part: StagedPart) -> None:
-    """Drop a part, unless its batch is decided: then the stream lacks nothing else."""
+    """Drop a part, unless its batch is decided: that one will be published with the part."""
     locks = services.writer_locks
     if locks.is_held(part.target, part.writer):
         raise conflict("batches of the writer are being published")
@@ -150,13 +154,13 @@ def _require_method(context: S2Context, *methods: str) -> None:
         raise NoSuchMethod(context.request.method, methods)
 
 
-def _name(data: bytes, what: str) -> bytes:
+def _checked_name(data: bytes, what: str) -> bytes:
     if _NAME.fullmatch(data.decode("utf-8", "replace")) is None:
         raise invalid(f"{what}: 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-'")
     return data
 
 
-def _number(data: bytes) -> int:
+def _batch_number(data: bytes) -> int:
     if not (data.isdigit() and len(data) < 20 and int(data) <= BATCH_MAX):
         raise invalid("batch: expected a number, 0 to 2^63 - 1")
     return int(data)

@@ -8,8 +8,8 @@ from http import HTTPStatus
 from millpond.actors.errors import Code
 from millpond.actors.messages import Failed, StreamFailed
 from millpond.actors.subscriptions.messages import SubscriptionRefusal, SubscriptionRefused
-from millpond.transports.http.durable.errors import DurableError, Pairs, error_of
-from millpond.transports.http.response import Response, json_response
+from millpond.transports.http.durable.errors import DurableError, error_of
+from millpond.transports.http.response import Pairs, Response, json_response
 
 _STATUSES = {
     SubscriptionRefusal.INVALID_REQUEST: 400,
