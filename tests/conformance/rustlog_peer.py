@@ -149,6 +149,16 @@ class RustlogPeer:
         )
         return answer["log_start_offset"], answer["high_watermark"]
 
+    async def settled(self, topic: str) -> tuple[int, int]:
+        """The same, once retention has followed the appends: that of a store that writes later
+        does so after their answers."""
+        bounds, before = await self.partition(topic), None
+        with anyio.fail_after(10):
+            while bounds != before:
+                await anyio.sleep(0.02)
+                before, bounds = bounds, await self.partition(topic)
+        return bounds
+
     async def ends(self, *errors: int) -> None:
         """Errors of these codes come, and then the end."""
         for code in errors:

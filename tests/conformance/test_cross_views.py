@@ -215,7 +215,7 @@ async def test_retention_is_the_same_for_both() -> None:
         await other.create("orders")
         for number in range(40):
             await other.ask(produce("orders", b"%02d" % number + bytes(500)))
-        ((start, end),) = await described(other, "orders")
+        start, end = await other.settled("orders")
         assert 0 < start < 40 == end
         kept = [body[:2] for _, body in await one.all()]
         assert kept == [b"%02d" % number for number in range(start, end)]

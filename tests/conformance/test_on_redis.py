@@ -25,6 +25,6 @@ def test_the_suite_passes(folder: str, chosen: str) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=900,
+        timeout=1800,
     )
     assert done.returncode == 0, done.stdout[-4000:]

@@ -454,7 +454,7 @@ async def test_rb_21_below_the_start_is_error_4_that_names_the_first_one_kept() 
         await opened(peer)
         for at in range(10):
             await peer.says(produce("t", bytes(1000)), produced(at, 1))
-        start, _ = await other.partition("t")
+        start, _ = await other.settled("t")
         text = f"Fetch failed: offset 0 is below the first one kept, {start}"
         assert start > 0 and await peer.fails(fetch("t"), 4) == text
         await peer.says(commit("g", "t", 0), b"\x03\x01")
