@@ -470,16 +470,11 @@ class DurableStore:
         """Have this read chunks that are in the replica alone; after `open`."""
         self._logs.cold = cold
 
-    def logs_above(self, limit: Callable[[bytes], int]) -> list[tuple[bytes, int]]:
-        """The logs with a file that may have more bytes than `limit` says (0: any number), by name,
-        with that limit."""
-        found: list[tuple[bytes, int]] = []
-        for entry in self._entries.values():
+    def logs_with_files(self) -> Iterator[tuple[bytes, int]]:
+        """The names of logs with a file, and their bytes, about. Logs may come and go meanwhile."""
+        for entry in list(self._entries.values()):
             if entry.kind is PartitionKind.LOG and entry.has_file and entry.fault is None:
-                bytes_max = limit(entry.name)
-                if 0 < bytes_max < entry.bytes:
-                    found.append((entry.name, bytes_max))
-        return found
+                yield entry.name, entry.bytes
 
     def oldest_local(
         self,

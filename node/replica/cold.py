@@ -28,10 +28,12 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import inf
 from threading import Lock
 from typing import Any, NamedTuple, TypeVar
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import msgspec
 from anyio.abc import TaskGroup
@@ -76,6 +78,10 @@ AWAY_S, DAMAGED_S = 1.0, 10.0
 THREADS_MAX = 4
 HANGING_MAX = 8
 """Requests that were given up and still hang in their threads; with more, none is made."""
+LOGS_A_TURN = 1000
+RESTS = 50
+"""A look at a stream reads a line of each of its chunks. It is looked at again after so many times
+as long as that took."""
 UNLIMITED = 2**63
 """More bytes than a log has: none is moved."""
 FAILURES_KEPT = 1000
@@ -143,6 +149,8 @@ class ColdStreams:
         self.damages: dict[str, str] = {}
         """Objects that were not what was written, or not there, by name, and what was found."""
         self._bytes: dict[bytes, int] = {}
+        self._rests: dict[bytes, float] = {}
+        """The times before which streams are not looked at."""
         self._epoch = self._next = 0
         self._under_way: Key | None = None
         """The object of a move that has not come to its end."""
@@ -358,15 +366,28 @@ class ColdStreams:
             if self._shipper.state is not ShippingState.SHIPPING or self.hanging > HANGING_MAX // 2:
                 continue  # the threads that are left are for reads
             try:
-                above = self._store.logs_above(self._limit)
-                for name in self._bytes.keys() - {each for each, _ in above}:
+                above = await self._logs_above()
+                for name in self._bytes.keys() - above.keys():
                     await self._look(name, UNLIMITED)  # it was trimmed or deleted
-                for name, keep_bytes in above:
-                    while await self._move(name, keep_bytes):
-                        pass
+                rests = {each: at for each, at in self._rests.items() if each in above}
+                self._rests = rests
+                for name, keep_bytes in above.items():
+                    if rests.get(name, -inf) <= self._now():
+                        while await self._move(name, keep_bytes):
+                            pass
             except (ReplicaError, OSError) as exc:
                 log.warning("chunks not moved to the replica: error=%s", exc)
                 self.stats.error = str(exc)
+
+    async def _logs_above(self) -> dict[bytes, int]:
+        """The logs that may have more bytes than stay in their files, with how many stay."""
+        above: dict[bytes, int] = {}
+        for index, (name, size) in enumerate(self._store.logs_with_files(), 1):
+            if index % LOGS_A_TURN == 0:
+                await anyio.lowlevel.checkpoint()
+            if 0 < (keep_bytes := self._limit(name)) < size:
+                above[name] = keep_bytes
+        return above
 
     async def _move(self, name: bytes, keep_bytes: int) -> bool:
         """Move the oldest chunks of a log. False: that is all for now."""
@@ -399,9 +420,11 @@ class ColdStreams:
 
     async def _look(self, name: bytes, keep_bytes: int) -> OldestLocal | None:
         """The oldest chunks of a log that may be moved, whose bytes are counted; None: a fault."""
+        began = self._now()
         found = await _answer(
             partial(self._store.oldest_local, name, keep_bytes, OBJECT_BYTES, CHUNKS_MAX)
         )
+        self._rests[name] = self._now() + (self._now() - began) * RESTS
         if not isinstance(found, OldestLocal):
             return None
         self._count(name, found.bytes)

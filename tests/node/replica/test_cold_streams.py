@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import time
 from collections.abc import AsyncIterator, Callable
@@ -83,6 +84,7 @@ def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ColdFolder:
     monkeypatch.setattr(service, "SNAPSHOT_LOOK_S", 0.01)
     monkeypatch.setattr(cold, "LOOK_S", 0.01)
     monkeypatch.setattr(cold, "AWAY_S", 0.0)
+    monkeypatch.setattr(cold, "RESTS", 0)
     return found
 
 
@@ -222,6 +224,27 @@ async def test_an_object_store_that_hangs_ends_reads_in_time(
             objects.answers.set()
         await until(lambda: not cold_of(node).hanging, LIMIT_S)
         assert await numbers_of(client) == ALL
+
+
+async def test_looks_at_streams_take_a_small_part_of_the_time(
+    tmp_path: Path, objects: ColdFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look reads a line of each chunk of a stream, so large ones rest for long."""
+    looks = 0
+    at_once = DurableStore.oldest_local
+
+    def slowly(self: DurableStore, *args: Any) -> None:
+        nonlocal looks
+        looks += 1
+        asyncio.get_running_loop().call_later(0.1, partial(at_once, self, *args))
+
+    monkeypatch.setattr(cold, "RESTS", 50)
+    monkeypatch.setattr(DurableStore, "oldest_local", slowly)
+    async with serving(config_of(tmp_path)) as (_, client):
+        await fill(client)
+        await until(lambda: looks > 0, LIMIT_S)
+        await anyio.sleep(1)  # a hundred times LOOK_S
+        assert looks <= 4, "at most one that moved, and that behind it"
 
 
 async def test_records_beyond_a_size_go_while_the_object_store_is_away(
