@@ -19,7 +19,9 @@ from millpond.actors.store.filesystem import OsDisk
 from millpond.actors.store.journal.format import UnknownVersion
 from millpond.actors.store.journal.reader import NOTHING_KNOWN, JournalContents, read_journal
 from millpond.actors.store.partitions.catalog import CATALOG, Catalog, Listed, check_listed
+from millpond.actors.store.partitions.cold_logs import cold_text
 from millpond.actors.store.partitions.file_pool import FilePool, file_name
+from millpond.actors.store.partitions.log_tables import ColdCount
 from millpond.actors.store.partitions.partition import Damaged
 from millpond.actors.store.partitions.sqlite import UnknownFormat
 from millpond.actors.store.recovery import journal_damages, segments_known, unlisted_damages
@@ -291,6 +293,7 @@ class _Inspection:
         self._damages = read_reports(folder / "damaged", disk)
         names = {record.name for _, record in found.records}
         self._listed: dict[bytes, Listed] = {}
+        self._cold: dict[bytes, ColdCount] = {}
         self._names = names | {each.name for each in self._damages if each.name is not None}
 
     def catalog(self) -> Iterator[Finding]:
@@ -350,6 +353,9 @@ class _Inspection:
                 more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
                 self._damages.append(Damage(where, wrong[0] + more, name))
         yield Finding("partitions", "ok", f"{count} files read, {messages} messages in them")
+        if text := cold_text(self._cold):
+            advice = "serve the folder with that (--replica URL)"
+            yield Finding("cold records", "ok", f"{text} are in the replica alone: {advice}")
 
     def _verify(self, path: Path, named: bytes | None) -> tuple[bytes | None, int, list[str]]:
         """The name of a file's partition, its messages, and what is wrong with it. Raises Damaged,
@@ -360,6 +366,8 @@ class _Inspection:
                 messages, wrong = partition.metadata.messages, partition.verify()
                 if name in self._listed:
                     check_listed(self._listed[name], partition.metadata)
+                if name is not None and (cold := partition.cold_count()).records:
+                    self._cold[name] = cold
                 return name, messages, wrong
         except sqlite3.OperationalError as exc:
             if exc.sqlite_errorcode != sqlite3.SQLITE_READONLY or not isinstance(

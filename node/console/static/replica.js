@@ -14,6 +14,16 @@ export function lagOf(info) {
   return info.lag_bytes === 0 ? "nothing waits" : `${bytes(info.lag_bytes)}, ${duration(info.lag_s)}`;
 }
 
+/** The records of streams that are in the replica alone, in words. */
+export function coldOf(cold) {
+  if (cold === null || (cold.bytes === 0 && cold.objects === 0)) {
+    return "none since the start";
+  }
+  const damaged = cold.damaged.length === 0 ? "" : `; damaged: ${plural(cold.damaged.length, "object")}`;
+  const error = cold.error === "" ? "" : `; ${plain(cold.error)}`;
+  return `${bytes(cold.bytes)} are here alone, ${plural(cold.fetches, "fetch", "fetches")}${damaged}${error}`;
+}
+
 function ownerOf(found) {
   const { info } = found;
   return facts([
@@ -26,6 +36,7 @@ function ownerOf(found) {
     ["Made since the start", `${plural(info.objects, "object")}, ${bytes(info.bytes)}`],
     ["Moments are kept for", duration(found.keep_s)],
     ["Identity and keys", !found.has_keys ? "not in it: a takeover is another peer" : info.keys_at === 0 ? "not shipped yet" : `sealed, of ${ago(info.keys_at * 1000)}`],
+    ["Cold streams", coldOf(info.cold)],
     info.breaks > 0 ? ["New histories", count(info.breaks)] : null,
   ]);
 }

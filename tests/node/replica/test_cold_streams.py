@@ -24,6 +24,7 @@ from millpond.node.backup.manifest import finish, read_manifest
 from millpond.node.backup.restore import Restoration, verify_files
 from millpond.node.backup.service import BackupRequest
 from millpond.node.cli.commands.backup import damages_in, left_out
+from millpond.node.cli.doctor.data_folder import folder_findings
 from millpond.node.client.requests.errors import LimitExceeded, StoreFailed
 from millpond.node.client.rustlog.client import connect_rustlog
 from millpond.node.client.s3p.client import FIRST, S3p, connect_s3p
@@ -487,6 +488,8 @@ async def test_a_node_with_cold_streams_does_not_start_without_their_replica(
     async with serving(config_of(tmp_path)) as (node, client):
         await fill(client)
         await cooled(node)
+    (told,) = [each for each in folder_findings(tmp_path / "data") if each.check == "cold records"]
+    assert told.level == "ok" and "records of 1 stream (" in told.text
     none = config_of(tmp_path, replica="", stream_local_bytes_max=0)
     for _ in range(2):
         with pytest.raises(ConfigError, match=r"records of 1 stream \(.* MiB\) are in a replica"):
