@@ -215,8 +215,14 @@ GROUP_MUTANTS: tuple[Mutant, ...] = (
         "a member says for another one that it writes",
         Fault.GROUPS,
         "node/chat/groups/group_task.py",
-        "            if message.by == peer and is_joined and not self._is_blocked(peer):\n",
-        "            if is_joined and not self._is_blocked(peer):\n",
+        (
+            "            if message.by == peer and is_joined and not self._is_blocked(peer):\n"
+            "                self._typing_at[peer] = self._history.now()\n"
+        ),
+        (
+            "            if is_joined and not self._is_blocked(peer):\n"
+            "                self._typing_at[message.by] = self._history.now()\n"
+        ),
         GROUPS + "test_members_see_who_writes_until_the_message_is_there",
     ),
     Mutant(

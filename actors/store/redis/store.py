@@ -869,9 +869,9 @@ class RedisStore:
             return
         prefix = self.url.prefix
         names = [each.name for each in entries]
-        stored, epoch = self.connection.run(
-            [("SADD", f"{prefix}:partitions", *names), ("GET", f"{prefix}:epoch")]
-        )
+        # Not in one go: in a cluster they are on two servers, which know no order.
+        (stored,) = self.connection.run([("SADD", f"{prefix}:partitions", *names)])
+        (epoch,) = self.connection.run([("GET", f"{prefix}:epoch")])
         if isinstance(epoch, RedisRefused | RedisMoving) or isinstance(stored, RedisMoving):
             raise RedisAway(f"{epoch} {stored}")
         if epoch is None or epoch.decode() != self._epoch:

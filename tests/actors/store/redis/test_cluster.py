@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from millpond.actors.store.interface import Deferred, Fault
 from millpond.actors.store.redis.commands import Command
 from millpond.actors.store.redis.connection import (
     SCAN_COUNT,
+    RedisConnection,
     connect_redis,
     parse_redis_url,
 )
@@ -180,6 +181,48 @@ def test_writes_keep_their_order_where_the_first_one_finds_its_slot_moved(
     del connection._exchange  # type: ignore[attr-defined]
     assert run.load().rows == [put(1), put(2), put(3)]
     run.store.close()
+
+
+class UnevenServers:
+    """Servers of which that of the names gets its commands later than that of the epoch: between
+    both another node takes the prefix."""
+
+    def __init__(self, inner: RedisConnection) -> None:
+        self._inner = inner
+        self.meanwhile: Callable[[], None] | None = None
+
+    def run(self, commands: Sequence[Command]) -> list[Any]:
+        late = [each[0] == "SADD" for each in commands]
+        if self.meanwhile is None or not any(late):
+            return self._inner.run(commands)
+        meanwhile, self.meanwhile = self.meanwhile, None
+        others = [each for each, is_late in zip(commands, late, strict=True) if not is_late]
+        first = iter(self._inner.run(others) if others else ())
+        meanwhile()
+        names = iter(self._inner.run([each for each in commands if each[0] == "SADD"]))
+        return [next(names if is_late else first) for is_late in late]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def test_an_owner_of_before_makes_no_channel_that_the_next_one_does_not_know(
+    cluster: ClusterServers,
+) -> None:
+    connection = UnevenServers(connect_redis(parse_redis_url(cluster.url)))
+    paused, owners = Run(cluster.url, connect=lambda _: connection), list[Run]()
+
+    def take_over() -> None:
+        for server in cluster.masters:
+            server.command("DEL", "millpond:owner")
+        owners.append(Run(cluster.url, owner="host b"))
+
+    connection.meanwhile = take_over
+    results = pending(paused, paused.store.write(NAME, [put(1)]))
+    (owner,) = owners
+    assert not results and len(paused.lost) == 1
+    assert owner.write(NAME, put(2)) is None and owner.load().rows == [put(2)]
+    owner.store.close()
 
 
 def test_a_queue_that_is_moved_while_it_is_read_is_read_whole(cluster: ClusterServers) -> None:
