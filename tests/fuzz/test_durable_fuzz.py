@@ -163,7 +163,7 @@ def test_queries_are_read_or_refused(rounds: int) -> None:
     for _ in range(rounds):
         query = mutated(rng, rng.choice(QUERY), b"=&%+-_09now")
         try:
-            found = request_headers.read_query(request([], query))
+            found = request_headers.read_query(request([], query).query)
         except BadPath:
             continue  # a broken escape is refused for every API, before its query is read
         except DurableError as error:

@@ -710,10 +710,10 @@ class TestDamage:
         path = tmp_path / FILE
         self.build_file(path)
         connection = sqlite3.connect(path)
-        connection.execute("PRAGMA user_version = 5")
+        connection.execute("PRAGMA user_version = 6")
         connection.close()
         content = path.read_bytes()
-        with pytest.raises(UnknownFormat, match="format 5"):
+        with pytest.raises(UnknownFormat, match="format 6"):
             opened(path)
         assert path.read_bytes() == content
 

@@ -273,7 +273,7 @@ REFUSED = {
     "--data /nonexistent --channel jobs=queue,durability=tape": "disk, os or memory",
     "--p2p off --ws off --s3p off --rustlog off --http off": "all listeners are off",
     "--p2p nonsense": "not HOST:PORT",
-    "--p2p 127.0.0.1:65536": "not HOST:PORT",
+    "--p2p 127.0.0.1:65536": "a port is at most 65535",
     "--p2p 0.0.0.0:0 --ws off": "or --insecure-public if this is intended",
     "--p2p 192.0.2.1:0 --ws off --insecure-public": "not an address of this machine",
     "--channel jobs": "want PATTERN=",

@@ -258,14 +258,14 @@ async def test_a_replica_of_a_later_version_is_named_and_left_alone(tmp_path: Pa
     later = {
         FORMAT: encode_json(replace(decode_format(objects.get(FORMAT)), version=2)),
         journal: encode_journal_object(replace(header, version=2), body),
-        manifest: encode_manifest(replace(decode_manifest(objects.get(manifest), ""), version=2)),
+        manifest: encode_manifest(replace(decode_manifest(objects.get(manifest), ""), version=3)),
     }
     for name, data in later.items():
         intact = objects.get(name)
         (folder / name).write_bytes(data)
-        with pytest.raises(BadReplica, match=f"{name}.*version 2"):
+        with pytest.raises(BadReplica, match=f"{name}.*version [23]"):
             verify(objects, lambda size: None)
-        with pytest.raises(BadReplica, match=f"{name}.*version 2"):
+        with pytest.raises(BadReplica, match=f"{name}.*version [23]"):
             ReplicaRestoration(objects, tmp_path / "c").run(lambda size: None, lambda: None)
         if name != manifest:  # the journal goes on beside a manifest that this version cannot read
             async with Node(config(tmp_path)) as node:
